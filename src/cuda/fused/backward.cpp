@@ -29,7 +29,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         : architecture_(architecture), plan_(plan), part_(part), device_(device), backward_(std::move(backward)),
           bytes_(backward_bytes(plan_, backward_)) {
         for (const Side side : {Side::queries, Side::keys})
-            for (const PlannedGrid &planned : backward_.of(side).grids)
+            for (const PlannedGrid &planned : backward_.side_grids(side).grids)
                 grids_of(side).push_back({side == Side::queries ? query_params(planned) : key_params(planned), {}});
     }
 
@@ -62,7 +62,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         std::array<PartialRowsArguments, 3> unfinished;
         std::size_t count = 0;
         const auto add = [&](Side side, const float *partial_rows, const DeviceRows &target) {
-            const PartialRows &rows = backward_.of(side).grids.back().tiles.rows_left_partial;
+            const PartialRows &rows = backward_.side_grids(side).grids.back().tiles.rows_left_partial;
             unfinished[count++] = {call.whole(), rows, problem.head_dim, partial_rows, target};
         };
         if (backward_.queries.finishes)
@@ -164,7 +164,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         const Problem &problem = call.problem();
         if (part_ != CallPart::whole)
             return call.partial.gradients;
-        const SideGrids &grids = backward_.of(side);
+        const SideGrids &grids = backward_.side_grids(side);
         if (!grids.parts)
             return memory.partial;
         float *const partial = memory.split_partial;
@@ -173,29 +173,29 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
 
     void bind(const CudaCall &call, const BackwardMemory &memory) {
         const Problem &problem = call.problem();
-        Workspace of_grids(memory.sequences.of_grids);
+        Workspace grid_tables(memory.sequences.grid_tables);
         for (const Side side : {Side::queries, Side::keys}) {
-            const bool of_queries = side == Side::queries;
+            const bool is_query_side = side == Side::queries;
             const BackwardShapes shapes = architecture_.backward_shapes(problem.dtype, problem.head_dim);
-            const int block_rows = (of_queries ? shapes.of_queries : shapes.of_keys).range_block_rows;
+            const int block_rows = (is_query_side ? shapes.queries : shapes.keys).range_block_rows;
             const PartialGradients partial = partial_of(side, call, memory);
             std::vector<BoundGrid> &grids = grids_of(side);
             for (std::size_t i = 0; i < grids.size(); ++i) {
                 auto &[params, ranges] = grids[i];
-                const PlannedGrid &planned = backward_.of(side).grids[i];
+                const PlannedGrid &planned = backward_.side_grids(side).grids[i];
                 ranges.bind(matrices_of(planned, ranges_of(side, call), memory.curves, problem), problem, block_rows,
                             params);
-                store_sequences(planned, of_grids, params, call.stream);
+                store_sequences(planned, grid_tables, params, call.stream);
                 params.order = memory.curves.order_of(planned);
-                const bool packs_statistics = planned.is_packed && !of_queries;
+                const bool packs_statistics = planned.is_packed && !is_query_side;
                 params.lse_log2 = packs_statistics ? memory.curves.lse_log2 : memory.lse_log2;
                 params.delta = packs_statistics ? memory.curves.delta : memory.delta;
-                params.row_scores = tensor_rows(of_queries ? call.q : call.k);
-                params.row_values = tensor_rows(of_queries ? call.d_out : call.v);
-                params.d_scores = tensor_rows(of_queries ? call.d_q : call.d_k);
-                params.d_values = tensor_rows(of_queries ? DeviceRows{} : call.d_v);
-                params.partial_d_scores = of_queries ? partial.d_q : partial.d_k;
-                params.partial_d_values = of_queries ? nullptr : partial.d_v;
+                params.row_scores = tensor_rows(is_query_side ? call.q : call.k);
+                params.row_values = tensor_rows(is_query_side ? call.d_out : call.v);
+                params.d_scores = tensor_rows(is_query_side ? call.d_q : call.d_k);
+                params.d_values = tensor_rows(is_query_side ? DeviceRows{} : call.d_v);
+                params.partial_d_scores = is_query_side ? partial.d_q : partial.d_k;
+                params.partial_d_values = is_query_side ? nullptr : partial.d_v;
                 params.has_nonfinite = memory.has_nonfinite;
             }
         }
@@ -204,7 +204,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     // ---- Steps.
 
     const PlannedGrid &grid_of(const BackwardStep &step) const {
-        return backward_.of(step.side).grids[step.launch.grid];
+        return backward_.side_grids(step.side).grids[step.launch.grid];
     }
     Kernel<Params> &kernel_of(const BackwardStep &step) {
         return (grid_of(step).curve ? curve_kernels_ : linear_kernels_)[static_cast<std::size_t>(step.what)];
@@ -229,7 +229,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         if (finds_all || multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
             use_stored_ds(*launch.part, memory, counters + 1, params, multiplies_ds);
         if (finds_all)
-            params.kept.turns.of_launch = step.turns;
+            params.kept.turns.launch_turns = step.turns;
         params.by_length = go_by_length(params, device_.multiprocessors());
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
@@ -246,7 +246,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             if (finds_all) {
                 Params queries = queries_.front().params;
                 queries.kept = params.kept;
-                queries.destination = step.destination_of_queries;
+                queries.destination = step.query_destination;
                 params.set_queries(queries);
             }
         kernel_of(step).launch(params, device_.multiprocessors(), launch.begins_early, stream);
@@ -255,7 +255,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     void use_stored_ds(const GridPart &part, const BackwardMemory &memory, unsigned *done, Params &params,
                        bool multiplies_ds) const {
         StoredDs &stored = params.kept;
-        stored = backward_.stored->of_segment;
+        stored = backward_.stored->layout;
         stored.images = memory.stored_ds;
         stored.first_batch = part.first_batch;
         stored.batches = part.batches;
@@ -272,7 +272,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
 
     void take(const BackwardStep &step, const CudaCall &call, const BackwardMemory &memory) const {
         const Problem &problem = call.problem();
-        const bool of_queries = step.side == Side::queries;
+        const bool is_query_side = step.side == Side::queries;
         switch (step.action) {
         case BackwardAction::find_lse_delta:
             return find_lse_delta(problem.dtype,
@@ -284,11 +284,11 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             return clear(step.side, call);
         case BackwardAction::clear_partial: {
             const PartialGradients partial = partial_of(step.side, call, memory);
-            const std::int64_t heads = problem.batch * (of_queries ? problem.heads : problem.kv_heads);
-            const std::optional<SplitParts> &parts = backward_.of(step.side).parts;
+            const std::int64_t heads = problem.batch * (is_query_side ? problem.heads : problem.kv_heads);
+            const std::optional<SplitParts> &parts = backward_.side_grids(step.side).parts;
             const std::int64_t rows =
-                parts ? parts->all_rows() : heads * (of_queries ? problem.queries.length : problem.key_rows());
-            if (of_queries)
+                parts ? parts->all_rows() : heads * (is_query_side ? problem.queries.length : problem.key_rows());
+            if (is_query_side)
                 return call.clear_partial(partial.d_q, rows);
             for (float *const target : {partial.d_k, partial.d_v})
                 if (target)
@@ -300,7 +300,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         case BackwardAction::pack_ranges: {
             const TileGrid &grid = grids_of(step.side)[step.launch.grid].params;
             pack_ranges(grid, ranges_of(step.side, call), memory.curves, problem, call.stream);
-            if (!of_queries)
+            if (!is_query_side)
                 pack_lse_delta(grid, {problem.batch * problem.heads, problem.queries.length, problem.queries.start},
                                memory.lse_log2, memory.delta, memory.curves.lse_log2, memory.curves.delta, call.stream);
             return;
@@ -308,9 +308,10 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         case BackwardAction::write_gradients:
             return write_gradients(problem.dtype, outputs(call, memory), call.stream);
         case BackwardAction::recompute_gradients:
-            return recompute_gradients(problem.dtype, outputs(call, memory), of_queries, !of_queries, call.stream);
+            return recompute_gradients(problem.dtype, outputs(call, memory), is_query_side, !is_query_side,
+                                       call.stream);
         case BackwardAction::recompute_partial:
-            return recompute_partial_gradients(problem.dtype, of_side(step.side, outputs(call, memory)), call.stream);
+            return recompute_partial_gradients(problem.dtype, only_side(step.side, outputs(call, memory)), call.stream);
         case BackwardAction::find_gradients:
             break;
         }
@@ -330,7 +331,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     }
 
     // Returns `outputs` without the partial results of the other side.
-    static GradientOutputArguments of_side(Side side, GradientOutputArguments outputs) {
+    static GradientOutputArguments only_side(Side side, GradientOutputArguments outputs) {
         PartialGradients &partial = outputs.partial;
         if (side == Side::queries)
             partial.d_k = partial.d_v = nullptr;

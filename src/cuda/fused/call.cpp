@@ -40,8 +40,8 @@ RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matri
 
 RowsToClear rows_to_clear(std::initializer_list<const TensorRows *> tensors, const TensorRows &lse,
                           const Problem &problem, const Window &window, const ClearedPart &part, unsigned tiles) {
-    const auto pieces = [](std::int64_t all, int of_piece) {
-        return FastDivmod(static_cast<int>(divide_up(all, of_piece)));
+    const auto pieces = [](std::int64_t all, int piece_size) {
+        return FastDivmod(static_cast<int>(divide_up(all, piece_size)));
     };
     RowsToClear result{};
     int count = 0;

@@ -54,7 +54,7 @@ void set_partial_rows(const std::optional<SplitParts> &parts, std::int64_t rows,
 RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,
                           const Problem &problem);
 // Returns what a launch of `tiles` tiles clears: the rows of a window in the given tensors and in LSE. A tensor may be
-// null, and lse.data may be null. There are at most RowsToClear::most_tensors tensors.
+// null, and lse.data may be null. There are at most RowsToClear::max_tensors tensors.
 RowsToClear rows_to_clear(std::initializer_list<const TensorRows *> tensors, const TensorRows &lse,
                           const Problem &problem, const Window &window, const ClearedPart &part, unsigned tiles);
 // Finds the permutation of a grid along a curve.

@@ -46,8 +46,8 @@ const char *refusal(const Plan &plan) {
 }
 
 template <class Architecture>
-Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &of_context, const Limits &limits) {
-    CudaDevice &device = cuda_device(of_context);
+Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &context_device, const Limits &limits) {
+    CudaDevice &device = cuda_device(context_device);
     if (const char *reason = Architecture::refusal(plan.problem(), pass, device))
         return {nullptr, reason};
     if (const char *reason = refusal(plan))
@@ -66,10 +66,11 @@ bool has_curves(const Pattern &pattern) {
 }
 
 template <class Architecture>
-Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Device &of_context, const Limits &limits) {
+Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Device &context_device,
+                             const Limits &limits) {
     if (plans.items().empty() || has_curves(plans.plans().front().pattern()))
-        return prepare_one_by_one(Architecture::engine(), plans, pass, of_context, limits);
-    CudaDevice &device = cuda_device(of_context);
+        return prepare_one_by_one(Architecture::engine(), plans, pass, context_device, limits);
+    CudaDevice &device = cuda_device(context_device);
     const Plan rows = plan_of_rows(plans);
     if (const char *reason = Architecture::refusal(rows.problem(), pass, device))
         return {nullptr, reason};

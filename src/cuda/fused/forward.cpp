@@ -98,12 +98,12 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         const Problem &problem = call.problem();
         const int block_rows = architecture_.forward_shape(problem.dtype, problem.head_dim).range_block_rows;
         const bool is_whole = part_ == CallPart::whole;
-        Workspace of_grids(memory.sequences.of_grids);
+        Workspace grid_tables(memory.sequences.grid_tables);
         for (std::size_t i = 0; i < params_.size(); ++i) {
             Params &params = params_[i];
             const PlannedGrid &planned = forward_.grids[i];
             ranges_[i].bind(matrices_of(planned, keys(call), memory.curves, problem), problem, block_rows, params);
-            store_sequences(planned, of_grids, params, call.stream);
+            store_sequences(planned, grid_tables, params, call.stream);
             params.order = memory.curves.order_of(planned);
             params.q = tensor_rows(call.q);
             params.out = tensor_rows(call.out);
@@ -186,8 +186,8 @@ Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device
                                   const Limits &limits) {
     const Plan rows = plan_of_rows(plans), longest = plan_of_longest(plans);
     const KernelShape shape = architecture.forward_shape(rows.problem().dtype, rows.problem().head_dim);
-    std::vector<PlannedGrid> grids = make_grids(longest, GridOf::outputs, shape);
-    lay_out_sequences(plans, GridOf::outputs, shape, grids);
+    std::vector<PlannedGrid> grids = make_grids(longest, GridResult::outputs, shape);
+    lay_out_sequences(plans, GridResult::outputs, shape, grids);
     if (const char *reason = grids_refusal(rows, grids))
         return {nullptr, reason};
     ForwardPlan forward =
@@ -202,7 +202,7 @@ template <class Architecture>
 Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
                                   const Limits &limits) {
     const KernelShape shape = architecture.forward_shape(plan.problem().dtype, plan.problem().head_dim);
-    std::vector<PlannedGrid> grids = make_grids(plan, GridOf::outputs, shape);
+    std::vector<PlannedGrid> grids = make_grids(plan, GridResult::outputs, shape);
     if (const char *reason = grids_refusal(plan, grids))
         return {nullptr, reason};
     ForwardPlan forward =

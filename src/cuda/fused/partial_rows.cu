@@ -8,7 +8,7 @@ namespace annulus {
 namespace {
 
 struct PartialRowsOfGradients {
-    PartialRowsArguments of_gradient[3];
+    PartialRowsArguments gradients[3];
     bool aligned[3];
 };
 
@@ -16,7 +16,7 @@ struct PartialRowsOfGradients {
 template <class T>
 __global__ void __launch_bounds__(block_threads)
     partial_rows_kernel(const __grid_constant__ PartialRowsOfGradients all, const BlockRows rows) {
-    const PartialRowsArguments &a = all.of_gradient[blockIdx.z];
+    const PartialRowsArguments &a = all.gradients[blockIdx.z];
     const bool aligned = all.aligned[blockIdx.z];
     const auto has_partial = [&](const BlockRow &row) { return a.rows.has(row.head, static_cast<int>(row.position)); };
     for_four_columns<most_rows_of_warp>(rows, a.head_dim, has_partial, [&](const BlockRow &row, int column) {
@@ -38,7 +38,7 @@ void write_partial_rows(annulus_dtype dtype, std::span<const PartialRowsArgument
         using T = decltype(type);
         PartialRowsOfGradients all{};
         for (std::size_t i = 0; i < gradients.size(); ++i) {
-            all.of_gradient[i] = gradients[i];
+            all.gradients[i] = gradients[i];
             all.aligned[i] = fours_are_aligned<T>(gradients[i].target);
         }
         launch("write_partial_rows", partial_rows_kernel<T>, grid, stream, all, rows);

@@ -22,15 +22,15 @@ namespace {
 constexpr int multiprocessors = 132; // of an H200
 
 struct Kernel {
-    GridOf what;
+    GridResult what;
     KernelShape shape;
 };
 
 std::vector<Kernel> kernels(std::int32_t dim) {
     const BackwardShapes shapes = backward_shapes(dim);
-    return {{GridOf::outputs, forward_shape(dim)},
-            {GridOf::query_gradients, shapes.of_queries},
-            {GridOf::key_gradients, shapes.of_keys}};
+    return {{GridResult::outputs, forward_shape(dim)},
+            {GridResult::query_gradients, shapes.queries},
+            {GridResult::key_gradients, shapes.keys}};
 }
 
 // Returns one grid, or two if that is faster.

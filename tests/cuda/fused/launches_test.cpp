@@ -64,11 +64,11 @@ std::vector<NamedProblem> long_problems() {
                                           {.segment = 2048, .dilation = 2},
                                           {.segment = 4096, .dilation = 4},
                                           {.segment = 8192, .dilation = 8}}};
-    Problem grouped = longnet, wide = longnet, of_two_passes = longnet, whole_units = longnet;
+    Problem grouped = longnet, wide = longnet, two_grids = longnet, whole_units = longnet;
     grouped.dim = 128;
     grouped.kv_heads = 2;
     wide.dim = 192;
-    of_two_passes.branches = {{.segment = 1024, .dilation = 2}, {.segment = 4096, .dilation = 3}};
+    two_grids.branches = {{.segment = 1024, .dilation = 2}, {.segment = 4096, .dilation = 3}};
     whole_units.length = 8192;
     whole_units.dim = 128;
     whole_units.branches = {{.segment = 1024}};
@@ -79,7 +79,7 @@ std::vector<NamedProblem> long_problems() {
     std::vector<NamedProblem> problems = {{"dim_64", longnet},
                                           {"dim_128_grouped", grouped},
                                           {"dim_192", wide},
-                                          {"dilations_2_3", of_two_passes},
+                                          {"dilations_2_3", two_grids},
                                           {"whole_units", whole_units},
                                           {"hilbert", curve},
                                           {"hilbert_dim_192", wide_curve},
@@ -88,7 +88,7 @@ std::vector<NamedProblem> long_problems() {
         problems.push_back({problems[i].name + "_causal", problems[i].problem});
         problems.back().problem.causal = true;
     }
-    return of_subject(problems);
+    return in_subject_dtypes(problems);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fused, Repeats, testing::ValuesIn(long_problems()), name_of_problem);
@@ -117,9 +117,9 @@ TEST_P(Graph, CapturedOnceReplaysOnNewData) {
         const annulus_problem sizes = sizes_of(problem, &call_options);
         std::uint64_t bytes = 0;
         for (const annulus_pass pass : passes) {
-            std::uint64_t of_pass = 0;
-            check(annulus_workspace_size(context.get(), &sizes, pass, &of_pass));
-            bytes = std::max(bytes, of_pass);
+            std::uint64_t pass_bytes = 0;
+            check(annulus_workspace_size(context.get(), &sizes, pass, &pass_bytes));
+            bytes = std::max(bytes, pass_bytes);
         }
         workspace = allocate(own_memory, bytes + 1);
         own_memory.fill(workspace.get(), 0xFF, bytes + 1);

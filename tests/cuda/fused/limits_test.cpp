@@ -112,19 +112,19 @@ TEST(Auto, IsGemmForRowsWithGaps) {
 // One tensor after the other is not aligned.
 TEST(Auto, IsGemmForOneTensorThatIsNotAligned) {
     using Arguments = Call::Arguments;
-    const std::vector<TensorOfCall> of_forward = {
+    const std::vector<TensorOfCall> forward_tensors = {
         {"q", &Arguments::q}, {"k", &Arguments::k}, {"v", &Arguments::v}, {"out", &Arguments::out}};
-    std::vector<TensorOfCall> of_backward = of_forward;
+    std::vector<TensorOfCall> backward_tensors = forward_tensors;
     for (const TensorOfCall &more : {TensorOfCall{"d_out", &Arguments::d_out},
                                      {"d_q", &Arguments::d_q},
                                      {"d_k", &Arguments::d_k},
                                      {"d_v", &Arguments::d_v}})
-        of_backward.push_back(more);
+        backward_tensors.push_back(more);
     const Problem problem = small_problem();
     const Inputs inputs = random_inputs(problem, 1);
     const Context automatic = context_for(problem, ANNULUS_ENGINE_AUTO);
     for (const annulus_pass pass : passes)
-        for (const auto &[name, tensor] : pass == ANNULUS_PASS_FORWARD ? of_forward : of_backward) {
+        for (const auto &[name, tensor] : pass == ANNULUS_PASS_FORWARD ? forward_tensors : backward_tensors) {
             SCOPED_TRACE(testing::Message() << name << " of pass " << pass);
             Call odd(problem, inputs, device_memory(), false), call(problem, inputs, device_memory(), true);
             std::swap(odd.arguments.*tensor, call.arguments.*tensor);
@@ -139,7 +139,7 @@ TEST(Auto, IsMmaForOneEntryForTheBatch) {
         const char *name;
         annulus_tensor Call::Arguments::*tensor;
         std::vector<double> Inputs::*values;
-        bool of_forward;
+        bool is_forward_input;
     };
     Problem problem = small_problem();
     problem.batch = 3;
@@ -155,7 +155,7 @@ TEST(Auto, IsMmaForOneEntryForTheBatch) {
             values[i] = values[i - entry];
         Call call(problem, inputs, device_memory(), true);
         (call.arguments.*input.tensor).stride[0] = 0;
-        if (input.of_forward)
+        if (input.is_forward_input)
             expect_instead(ANNULUS_ENGINE_MMA, problem, call, ANNULUS_PASS_FORWARD, "stride");
         else
             check(call.forward(context_for(problem, ANNULUS_ENGINE_FUSED).get()));
@@ -195,23 +195,23 @@ TEST(Auto, AnnouncesWorkspaceForAllTensors) {
             check(annulus_workspace_size(context_for(problem, engine).get(), &sizes, pass, &bytes));
             return bytes;
         };
-        const std::uint64_t of_fused = workspace_size(ANNULUS_ENGINE_FUSED, 0);
-        const std::uint64_t of_gemm = workspace_size(ANNULUS_ENGINE_GEMM, 0);
-        ASSERT_LT(of_fused, of_gemm);
+        const std::uint64_t fused_bytes = workspace_size(ANNULUS_ENGINE_FUSED, 0);
+        const std::uint64_t gemm_bytes = workspace_size(ANNULUS_ENGINE_GEMM, 0);
+        ASSERT_LT(fused_bytes, gemm_bytes);
         for (const std::int64_t row_alignment : {0, 1, 8})
-            EXPECT_EQ(workspace_size(ANNULUS_ENGINE_AUTO, row_alignment), of_gemm);
+            EXPECT_EQ(workspace_size(ANNULUS_ENGINE_AUTO, row_alignment), gemm_bytes);
         for (const std::int64_t row_alignment : {16, 4096})
-            EXPECT_EQ(workspace_size(ANNULUS_ENGINE_AUTO, row_alignment), of_fused);
+            EXPECT_EQ(workspace_size(ANNULUS_ENGINE_AUTO, row_alignment), fused_bytes);
 
         const Context context = context_for(problem, ANNULUS_ENGINE_AUTO);
-        const Allocation workspace = allocate(device_memory(), of_gemm);
-        check(annulus_context_set_workspace(context.get(), workspace.get(), std::max<std::uint64_t>(of_fused, 1)));
+        const Allocation workspace = allocate(device_memory(), gemm_bytes);
+        check(annulus_context_set_workspace(context.get(), workspace.get(), std::max<std::uint64_t>(fused_bytes, 1)));
         const Call odd(problem, random_inputs(problem, 1), device_memory(), false);
-        expect_refused(compute(odd, pass, context), ANNULUS_ERROR_WORKSPACE, std::to_string(of_gemm));
+        expect_refused(compute(odd, pass, context), ANNULUS_ERROR_WORKSPACE, std::to_string(gemm_bytes));
         const Call call(problem, random_inputs(problem, 1), device_memory(), true);
         check(compute(call, pass, context));
         EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_FUSED);
-        check(annulus_context_set_workspace(context.get(), workspace.get(), of_gemm));
+        check(annulus_context_set_workspace(context.get(), workspace.get(), gemm_bytes));
         check(compute(odd, pass, context));
         EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_GEMM);
     }

@@ -71,7 +71,7 @@ std::vector<NamedProblem> ragged_problems() {
 struct Spoilt {
     const char *name;
     std::vector<double> Inputs::*rows;
-    bool of_queries;
+    bool has_query_rows;
     bool out, lse, d_v; // whether each depends on the input
 };
 constexpr Spoilt spoilt_q = {"Q", &Inputs::q, true, true, true, true};
@@ -133,10 +133,10 @@ class Nonfinite : public testing::TestWithParam<std::tuple<NamedProblem, int>> {
     template <class IsSpoilt>
     void expect_to_reach_what_depends_on_it(const std::vector<Spoilt> &tensors, double value,
                                             const IsSpoilt &is_spoilt) const {
-        const bool of_queries = tensors.front().of_queries;
-        const std::int64_t first = of_queries ? problem_.query_start() : 0;
-        const std::int64_t count = of_queries ? problem_.query_length() : problem_.length;
-        const std::int64_t row = (of_queries ? problem_.heads : problem_.kv()) * problem_.dim;
+        const bool has_query_rows = tensors.front().has_query_rows;
+        const std::int64_t first = has_query_rows ? problem_.query_start() : 0;
+        const std::int64_t count = has_query_rows ? problem_.query_length() : problem_.length;
+        const std::int64_t row = (has_query_rows ? problem_.heads : problem_.kv()) * problem_.dim;
         Inputs inputs = clean_inputs_;
         bool out = false, lse = false, d_v = false;
         for (const Spoilt &tensor : tensors) {
@@ -156,7 +156,7 @@ class Nonfinite : public testing::TestWithParam<std::tuple<NamedProblem, int>> {
             const std::vector<std::int64_t> &keys = keys_[i];
             const auto query = problem_.query_start() + static_cast<std::int64_t>(i / heads);
             reached[i] =
-                of_queries ? !keys.empty() && is_spoilt(query) : std::any_of(keys.begin(), keys.end(), is_spoilt);
+                has_query_rows ? !keys.empty() && is_spoilt(query) : std::any_of(keys.begin(), keys.end(), is_spoilt);
             if (reached[i])
                 for (const std::int64_t key : keys)
                     reached_keys[key * problem_.kv() + problem_.kv_head(static_cast<std::int32_t>(i % heads))] = true;

@@ -272,7 +272,7 @@ void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v)
     if (!has_rest)
         return;
     if (std::ranges::any_of(backward.steps, finds_all)) {
-        const StoredTurns &turns = backward.stored->of_segment.turns;
+        const StoredTurns &turns = backward.stored->layout.turns;
         ASSERT_EQ(backward.first_of_rest + 1, backward.steps.size());
         for (int number = backward.steps.back().turns.first; number < turns.count(); ++number) {
             const StoredTurn turn = turns.turn(number);
@@ -280,13 +280,13 @@ void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v)
         }
         return;
     }
-    const Side of_rest = part == CallPart::own_keys ? Side::keys : Side::queries;
+    const Side rest_side = part == CallPart::own_keys ? Side::keys : Side::queries;
     for (std::size_t i = 0; i < backward.steps.size(); ++i) {
         const BackwardStep &step = backward.steps[i];
         if (i >= backward.first_of_rest) {
-            EXPECT_TRUE(step.side == of_rest && step.action != BackwardAction::find_lse_delta);
+            EXPECT_TRUE(step.side == rest_side && step.action != BackwardAction::find_lse_delta);
         } else if (step.action != BackwardAction::find_lse_delta && !backward.stored) {
-            EXPECT_NE(step.side, of_rest);
+            EXPECT_NE(step.side, rest_side);
         }
     }
 }
@@ -311,11 +311,11 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     std::map<Side, bool> clears, recomputes, recomputes_partial;
     std::map<Side, ClearedChecker> cleared;
     for (const Side side : {Side::queries, Side::keys}) {
-        const SideGrids &of_side = backward.of(side);
-        const bool of_queries = side == Side::queries;
-        launches.try_emplace(side, plan, part, of_side.grids, part != CallPart::whole || of_side.has_own_partial,
-                             of_side.parts, window_of(problem, side),
-                             of_queries ? 1 : problem.heads / problem.kv_heads);
+        const SideGrids &side_grids = backward.side_grids(side);
+        const bool is_query_side = side == Side::queries;
+        launches.try_emplace(side, plan, part, side_grids.grids, part != CallPart::whole || side_grids.has_own_partial,
+                             side_grids.parts, window_of(problem, side),
+                             is_query_side ? 1 : problem.heads / problem.kv_heads);
     }
     if (is_of_other_keys(part))
         launches.at(Side::queries).set_partial(); // each part sets its own keys' gradients
@@ -327,9 +327,9 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     for (std::size_t i = 0; i < backward.steps.size(); ++i) {
         const BackwardStep &step = backward.steps[i];
         if (i == backward.first_of_rest && part == CallPart::own_keys)
-            for (auto &[side, of_either] : launches)
-                of_either.forget_rows();
-        LaunchChecker &of_side = launches.at(step.side);
+            for (auto &[side, either_side] : launches)
+                either_side.forget_rows();
+        LaunchChecker &checker = launches.at(step.side);
         EXPECT_TRUE(!only_v || step.side == Side::keys || step.action == BackwardAction::find_lse_delta ||
                     step.action == BackwardAction::write_gradients);
         switch (step.action) {
@@ -341,16 +341,16 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             break;
         case BackwardAction::clear_partial:
             clears[step.side] = true;
-            of_side.set_partial();
+            checker.set_partial();
             break;
         case BackwardAction::find_order:
-            for (auto &[side, of_either] : launches)
-                of_either.find_order(backward.of(step.side).grids.at(step.launch.grid).curve);
+            for (auto &[side, either_side] : launches)
+                either_side.find_order(backward.side_grids(step.side).grids.at(step.launch.grid).curve);
             break;
         case BackwardAction::pack_ranges:
-            for (auto &[side, of_either] : launches)
-                of_either.unpack();
-            of_side.pack(step.launch.grid);
+            for (auto &[side, either_side] : launches)
+                either_side.unpack();
+            checker.pack(step.launch.grid);
             break;
         case BackwardAction::find_gradients: {
             const bool is_stored = step.what == Gradients::d_q_of_stored_d_s ||
@@ -364,13 +364,13 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
                 EXPECT_EQ(step.turns.first, backward.steps[i - 1].turns.end);
                 break;
             }
-            of_side.launch(step.launch, is_first ? 0 : static_cast<int>(kernel - kernels.begin()), is_first);
+            checker.launch(step.launch, is_first ? 0 : static_cast<int>(kernel - kernels.begin()), is_first);
             cleared[step.side].launch(step.launch.clears);
             if (finds_all(step)) {
-                Launch of_queries = step.launch;
-                of_queries.destination = step.destination_of_queries;
-                launches.at(Side::queries).launch(of_queries, 0, true);
-                cleared[Side::queries].launch(of_queries.clears);
+                Launch query_launch = step.launch;
+                query_launch.destination = step.query_destination;
+                launches.at(Side::queries).launch(query_launch, 0, true);
+                cleared[Side::queries].launch(query_launch.clears);
             }
             break;
         }
@@ -391,9 +391,9 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     EXPECT_EQ(writes, backward.queries.has_own_partial || backward.keys.has_own_partial);
     const bool are_plain = problem.gradients.are_plain();
     for (const Side side : {Side::queries, Side::keys}) {
-        const SideGrids &of_side = backward.of(side);
+        const SideGrids &side_grids = backward.side_grids(side);
         if (only_v && side == Side::queries) {
-            EXPECT_TRUE(of_side.grids.empty() && !of_side.has_own_partial && !of_side.parts);
+            EXPECT_TRUE(side_grids.grids.empty() && !side_grids.has_own_partial && !side_grids.parts);
             continue;
         }
         EXPECT_EQ(recomputes_partial[side],
@@ -403,19 +403,19 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
         } else if (!backward.stored || side == Side::keys) {
             launches.at(side).expect_all_once(1);
         }
-        const bool has_all_in_partial =
-            recomputes_partial[side] && !of_side.finishes && (part == CallPart::own_keys || of_side.has_own_partial);
+        const bool has_all_in_partial = recomputes_partial[side] && !side_grids.finishes &&
+                                        (part == CallPart::own_keys || side_grids.has_own_partial);
         EXPECT_EQ(recomputes[side], plan.causal() && !is_of_other_keys(part) && !has_all_in_partial);
         // The kernels write only plain gradients.
         if (!(side == Side::queries ? problem.gradients.q.is_plain()
                                     : problem.gradients.k.is_plain() && problem.gradients.v.is_plain())) {
-            EXPECT_EQ(of_side.has_own_partial, part == CallPart::whole);
-            EXPECT_FALSE(of_side.finishes || of_side.parts);
+            EXPECT_EQ(side_grids.has_own_partial, part == CallPart::whole);
+            EXPECT_FALSE(side_grids.finishes || side_grids.parts);
         }
         const bool launches_clear = cleared[side].clears();
-        EXPECT_FALSE(launches_clear && (part != CallPart::whole || of_side.has_own_partial || clears[side]));
-        if ((!is_of_other_keys(part) || side == Side::keys) && !of_side.parts && !of_side.is_split) {
-            EXPECT_EQ(clears[side] || launches_clear, leaves_rows_out(of_side.grids));
+        EXPECT_FALSE(launches_clear && (part != CallPart::whole || side_grids.has_own_partial || clears[side]));
+        if ((!is_of_other_keys(part) || side == Side::keys) && !side_grids.parts && !side_grids.is_split) {
+            EXPECT_EQ(clears[side] || launches_clear, leaves_rows_out(side_grids.grids));
         }
     }
 }
@@ -426,12 +426,12 @@ ForwardPlan forward_of(const Plan &plan, CallPart part, std::uint64_t limit, boo
     KernelShape shape = forward_shape(plan.problem().head_dim);
     shape.packs_curves = packs;
     shape.clears_rows &= !packs;
-    return plan_forward(plan, part, make_grids(plan, GridOf::outputs, shape), shape, multiprocessors, limit);
+    return plan_forward(plan, part, make_grids(plan, GridResult::outputs, shape), shape, multiprocessors, limit);
 }
 
 BackwardPlan backward_of(const Plan &plan, CallPart part, std::uint64_t limit, bool packs = false) {
     BackwardShapes shapes = backward_shapes(plan.problem().head_dim);
-    for (KernelShape *shape : {&shapes.of_queries, &shapes.of_keys}) {
+    for (KernelShape *shape : {&shapes.queries, &shapes.keys}) {
         shape->packs_curves = packs;
         shape->clears_rows &= !packs;
     }
@@ -549,7 +549,7 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
 // of queries waits for all dS of its cell's group. A tile of keys waits until the dS in its place is no longer needed,
 // and for the same keys' results of the pass before.
 void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
-    const StoredDs &stored = backward.stored->of_segment;
+    const StoredDs &stored = backward.stored->layout;
     StoredTurns turns = stored.turns;
     std::vector<TurnRange> launches; // of one part of the cells
     for (const BackwardStep &step : backward.steps)
@@ -559,8 +559,8 @@ void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
     EXPECT_EQ(launches.front().first, 0);
     EXPECT_EQ(launches.back().end, turns.count());
     std::size_t launch = 0;
-    const int of_keys = (stored.keys + row_blocks_of_tile - 1) / row_blocks_of_tile;
-    const int of_queries = (stored.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
+    const int key_tiles = (stored.keys + row_blocks_of_tile - 1) / row_blocks_of_tile;
+    const int query_tiles = (stored.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
     EXPECT_EQ(stored.cells, turns.cells_of_group.value * turns.groups_in_memory.value);
     std::set<std::tuple<bool, int, int, int>> found;
     std::map<std::pair<bool, int>, int> done, all; // turns by kind and place in memory, and by kind and group
@@ -577,7 +577,7 @@ void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
     for (int number = 0; number < turns.count(); ++number) {
         if (number == launches[launch].end)
             ++launch;
-        turns.of_launch = launches[launch];
+        turns.launch_turns = launches[launch];
         const StoredTurn turn = turns.turn(number);
         if (!turns.has_group(turn))
             continue;
@@ -599,11 +599,11 @@ void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
         if (!turns.has_cell(turn))
             continue;
         ASSERT_EQ((turn.pass * turns.cells_of_pass.value + turn.cell) / turns.cells_of_group.value, turn.group);
-        ASSERT_LT(turn.index, turn.multiplies ? of_queries : of_keys);
+        ASSERT_LT(turn.index, turn.multiplies ? query_tiles : key_tiles);
         ASSERT_TRUE(found.insert({turn.multiplies, turn.pass, turn.cell, turn.index}).second);
     }
     EXPECT_EQ(found.size(),
-              static_cast<std::size_t>(turns.passes) * turns.cells_of_pass.value * (of_keys + of_queries));
+              static_cast<std::size_t>(turns.passes) * turns.cells_of_pass.value * (key_tiles + query_tiles));
 }
 
 TEST(StoredDs, TurnsWaitForTurnsBefore) {
@@ -638,7 +638,7 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
                     if (!backward.stored)
                         continue;
                     expect_sound(plan, part, backward);
-                    expect_sound_turns(backward, backward_shapes(problem.dim).of_keys.row_blocks);
+                    expect_sound_turns(backward, backward_shapes(problem.dim).keys.row_blocks);
                 }
         }
 }
@@ -651,7 +651,7 @@ TEST(StoredDs, TakesFewPasses) {
         problem.causal = causal;
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         const BackwardPlan backward = backward_of(plan, CallPart::whole, static_cast<std::uint64_t>(mib) << 20);
-        return backward.stored ? backward.stored->of_segment.turns.passes : 0;
+        return backward.stored ? backward.stored->layout.turns.passes : 0;
     };
     const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
     Problem dilated = whole, grouped = whole;
@@ -681,14 +681,14 @@ TEST(StoredDs, TakesFewPasses) {
 // a place of its own. Passes take a class's queries from the last to the first.
 TEST(StoredDs, PassesShareTheQueries) {
     for (const bool is_triangle : {false, true})
-        for (const auto &[all, of_pass] : {std::pair(12, 12), {12, 4}, {13, 4}, {15, 4}, {9, 8}}) {
+        for (const auto &[all, pass_queries] : {std::pair(12, 12), {12, 4}, {13, 4}, {15, 4}, {9, 8}}) {
             StoredDs stored{};
             stored.batches = stored.heads = stored.head_step = 1;
             stored.segments = 2;
             stored.cells = 3;
             stored.keys = is_triangle ? all : 7;
-            stored.queries = of_pass;
-            stored.turns.passes = (all + of_pass - 1) / of_pass;
+            stored.queries = pass_queries;
+            stored.turns.passes = (all + pass_queries - 1) / pass_queries;
             stored.turns.cells_of_pass = FastDivmod(stored.segments);
             stored.is_triangle = is_triangle;
             std::vector<std::uint8_t> memory(
@@ -702,23 +702,23 @@ TEST(StoredDs, PassesShareTheQueries) {
                 EXPECT_EQ(end_of_pass, last);
                 EXPECT_EQ(first, start + stored.queries_before(pass) * row_block_rows * dilation);
                 last = first;
-                const int of_class = (end_of_pass - first) / dilation;
-                const int queries = (of_class + row_block_rows - 1) / row_block_rows;
-                EXPECT_LE(queries, of_pass);
+                const int class_queries = (end_of_pass - first) / dilation;
+                const int queries = (class_queries + row_block_rows - 1) / row_block_rows;
+                EXPECT_LE(queries, pass_queries);
                 for (int segment = 0; segment < stored.segments; ++segment) {
                     const std::int64_t begin = (pass * stored.segments + segment) % stored.cells *
                                                stored.images_of_segment() * StoredDs::image_bytes;
                     std::set<std::int64_t> places;
                     for (int key_block = 0; key_block < stored.keys; ++key_block) {
-                        const auto [of_first, distance] = stored.halves(0, 0, segment, key_block, pass);
+                        const auto [first_half, distance] = stored.halves(0, 0, segment, key_block, pass);
                         for (int i = 0; i < queries; ++i) {
                             // The block's last query of the class, and the first key.
-                            const int query = (first - start) / dilation + of_class - 1 - (queries - 1 - i) * 64;
+                            const int query = (first - start) / dilation + class_queries - 1 - (queries - 1 - i) * 64;
                             const bool sees = !is_triangle || query >= key_block * row_block_rows;
                             EXPECT_EQ(sees, i >= stored.hidden(key_block, pass));
                             for (const std::int64_t half : {std::int64_t{0}, sees ? distance : 0}) {
                                 const std::int64_t place =
-                                    of_first - stored.images + i * StoredDs::half_bytes + half - begin;
+                                    first_half - stored.images + i * StoredDs::half_bytes + half - begin;
                                 if (!sees)
                                     continue;
                                 EXPECT_TRUE(place >= 0 && place < stored.images_of_segment() * StoredDs::image_bytes);
@@ -781,7 +781,7 @@ TEST(LargePlans, OfSeveralGridsAreCutByRows) {
                 EXPECT_LE(backward_bytes(plan, backward), most + statistics);
                 expect_sound(plan, CallPart::whole, backward);
                 for (const Side side : {Side::queries, Side::keys}) {
-                    ASSERT_TRUE(backward.of(side).parts);
+                    ASSERT_TRUE(backward.side_grids(side).parts);
                     expect_parts_in_order(backward.steps, window_of(plan.problem(), side),
                                           [&](const BackwardStep &step) { return step.side == side; });
                 }
@@ -851,9 +851,9 @@ TEST(LargePlans, AreSplitOnARank) {
         EXPECT_TRUE(backward.queries.is_split && backward.keys.is_split);
         expect_sound(plan, CallPart::own_keys, forward);
         expect_sound(plan, CallPart::own_keys, backward);
-        for (const auto &[what, grids] : {std::pair(GridOf::outputs, &forward.grids),
-                                          {GridOf::query_gradients, &backward.queries.grids},
-                                          {GridOf::key_gradients, &backward.keys.grids}}) {
+        for (const auto &[what, grids] : {std::pair(GridResult::outputs, &forward.grids),
+                                          {GridResult::query_gradients, &backward.queries.grids},
+                                          {GridResult::key_gradients, &backward.keys.grids}}) {
             const TileGrid whole = make_grids(plan, what, forward_shape(problem.dim)).front().tiles;
             EXPECT_EQ(grids->back().tiles.rows_left_partial, rows_with_more_ranges(whole, what));
             EXPECT_EQ(grids->front().tiles.rows_left_partial, PartialRows{});
@@ -1014,9 +1014,9 @@ TEST(NumbersAlongACurve, StandForPositionsOfTheirSegments) {
     EXPECT_EQ(positions.operator()<RowOrder::along_curve>(), along);
     EXPECT_EQ(positions.operator()<RowOrder::linear>(), numbers);
     for (const int number : numbers) {
-        const auto [start, of_segment] = grid.order_of_segment(number);
+        const auto [start, segment_order] = grid.order_of_segment(number);
         EXPECT_EQ(start, number / 7 * 7);
-        EXPECT_EQ(of_segment, order + (number < 14 ? 0 : 7));
+        EXPECT_EQ(segment_order, order + (number < 14 ? 0 : 7));
     }
 }
 

@@ -281,10 +281,10 @@ std::vector<NamedProblem> patterns() {
     }
     std::erase_if(
         all, [](const NamedProblem &named) { return named.problem.keys_once && named.problem.branches.size() == 1; });
-    return of_subject(all);
+    return in_subject_dtypes(all);
 }
 
-std::vector<NamedProblem> of_subject(const std::vector<NamedProblem> &problems) {
+std::vector<NamedProblem> in_subject_dtypes(const std::vector<NamedProblem> &problems) {
     std::vector<NamedProblem> all = with_dtypes(problems, subject_dtypes());
     std::erase_if(all, [](const NamedProblem &named) { return subject().refusal_of(named.problem) != nullptr; });
     return all;

@@ -9,7 +9,7 @@
 namespace annulus::test {
 
 // Returns the problems in each dtype of the engine, without problems that it refuses.
-std::vector<NamedProblem> of_subject(const std::vector<NamedProblem> &problems);
+std::vector<NamedProblem> in_subject_dtypes(const std::vector<NamedProblem> &problems);
 
 // Returns rules, dilations, head ranges and windows for which the kernels have code of their own. Each is also causal
 // and with zero keys.

@@ -36,17 +36,17 @@ class StoredTiles {
         local.queries = queries;
         local.keys = keys;
         const Plan plan(pattern_of(problem), local);
-        const std::vector<PlannedGrid> of_keys =
-            make_grids(plan, GridOf::key_gradients, {row_blocks_of_tile, block_rows});
-        const std::vector<PlannedGrid> of_queries = make_grids(plan, GridOf::query_gradients, {2, block_rows});
-        keys_ = work_of(of_keys.at(0).tiles);
-        queries_ = work_of(of_queries.at(0).tiles);
+        const std::vector<PlannedGrid> key_grids =
+            make_grids(plan, GridResult::key_gradients, {row_blocks_of_tile, block_rows});
+        const std::vector<PlannedGrid> query_grids = make_grids(plan, GridResult::query_gradients, {2, block_rows});
+        keys_ = work_of(key_grids.at(0).tiles);
+        queries_ = work_of(query_grids.at(0).tiles);
         const BranchSpec &branch = problem.branches.front();
         const auto row_blocks = [&](const Window &window) {
-            const std::int64_t of_segment =
+            const std::int64_t segment_rows =
                 branch.segment > 0 ? std::min(window.length, branch.segment) : window.length;
-            const std::int64_t of_class = (of_segment + branch.dilation - 1) / branch.dilation;
-            return static_cast<int>((of_class + block_rows - 1) / block_rows);
+            const std::int64_t class_rows = (segment_rows + branch.dilation - 1) / branch.dilation;
+            return static_cast<int>((class_rows + block_rows - 1) / block_rows);
         };
         StoredDs stored{};
         stored.batches = 1;

@@ -34,7 +34,7 @@ namespace {
 // Batch entry, head and position.
 using Row = std::tuple<int, int, int>;
 
-template <bool of_keys, int range_block_rows, int row_blocks> class Search {
+template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search {
   public:
     // For each row of the row blocks: the rows of the other side that it meets, and the padding keys.
     std::map<Row, std::vector<std::int64_t>> met;
@@ -51,15 +51,15 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
             const int lane = HostWarp::current()->lane();
             search.start(lane);
             for (unsigned id = 0; id < pass.tiles; ++id) {
-                const bool is_found = find_tile<of_keys, range_block_rows, true>(pass, search, id, tile);
+                const bool is_found = find_tile<rows_are_keys, range_block_rows, true>(pass, search, id, tile);
                 if (is_found && lane == 0)
                     visit(pass, tile, rows);
                 __syncwarp();
                 if (id % 16 != 0)
                     continue;
                 const bool is_found_by_one_code =
-                    find_tile_of_branches<of_keys, range_block_rows, annulus::Sequences::either>(pass, search, id,
-                                                                                                 by_one_code);
+                    find_tile_of_branches<rows_are_keys, range_block_rows, annulus::Sequences::either>(pass, search, id,
+                                                                                                       by_one_code);
                 if (lane == 0) {
                     EXPECT_EQ(is_found_by_one_code, is_found) << "tile " << id;
                     if (is_found && is_found_by_one_code)
@@ -119,14 +119,14 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
     // mask.
     static void visit(const TileGrid &pass, const Range<row_blocks> &range, int u, int position,
                       std::vector<std::int64_t> &met) {
-        const int visible = pass.causal ? range.template visible<of_keys>(position) : range.count;
+        const int visible = pass.causal ? range.template visible<rows_are_keys>(position) : range.count;
         EXPECT_LE(range.part[u].blocks, range.blocks);
         for (int at = range.part[u].blocks - 1; at >= 0; --at)
             for (int column = 0; column < range_block_rows; ++column) {
                 const int index =
-                    of_keys ? range.count - (at + 1) * range_block_rows + column : at * range_block_rows + column;
+                    rows_are_keys ? range.count - (at + 1) * range_block_rows + column : at * range_block_rows + column;
                 const int from_start =
-                    of_keys ? range.count - 1 - index : index; // counted from the end at which block 0 is
+                    rows_are_keys ? range.count - 1 - index : index; // counted from the end at which block 0 is
                 if (at >= range.part[u].full_blocks && from_start >= visible)
                     continue;
                 EXPECT_LT(from_start, visible);
@@ -162,7 +162,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
     }
 
     // Returns for each query the keys of the definition, or for each key the queries that attend to it.
-    std::map<Row, std::vector<std::int64_t>> wanted(bool of_keys) const {
+    std::map<Row, std::vector<std::int64_t>> wanted(bool rows_are_keys) const {
         const Mask mask(problem_);
         std::map<Row, std::vector<std::int64_t>> all;
         for (int b = 0; b < problem_.batch; ++b)
@@ -170,7 +170,8 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
                 for (std::int64_t i = 0; i < problem_.query_length(); ++i) {
                     const std::int64_t query = problem_.query_start() + i;
                     for (const std::int64_t key : mask.keys(query, h).positions)
-                        all[{b, h, static_cast<int>(of_keys ? key : query)}].push_back(of_keys ? query : key);
+                        all[{b, h, static_cast<int>(rows_are_keys ? key : query)}].push_back(rows_are_keys ? query
+                                                                                                           : key);
                 }
         return all;
     }
@@ -206,21 +207,21 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
                 }
     }
 
-    template <bool of_keys, int range_block_rows, int row_blocks> void check(GridOf what) const {
+    template <bool rows_are_keys, int range_block_rows, int row_blocks> void check(GridResult what) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << row_blocks);
         const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
         const KernelShape shape{row_blocks, range_block_rows};
         const std::vector<PlannedGrid> passes = make_grids(plan, what, shape);
         ASSERT_EQ(grids_refusal(plan, passes), nullptr);
-        Search<of_keys, range_block_rows, row_blocks> search;
+        Search<rows_are_keys, range_block_rows, row_blocks> search;
         for (const PlannedGrid &planned : passes) {
             std::set<Row> rows;
             if (planned.tiles.sequence.row_count > 0)
                 visit(search, planned.tiles, &rows);
-            expect_others_cleared(planned.tiles, of_keys ? plan.problem().keys : plan.problem().queries, rows);
+            expect_others_cleared(planned.tiles, rows_are_keys ? plan.problem().keys : plan.problem().queries, rows);
         }
-        expect_same(search.met, wanted(of_keys));
-        if (what == GridOf::outputs && problem_.zero_keys && !problem_.causal) {
+        expect_same(search.met, wanted(rows_are_keys));
+        if (what == GridResult::outputs && problem_.zero_keys && !problem_.causal) {
             const Mask mask(problem_);
             for (const auto &[row, padding] : search.padding)
                 EXPECT_EQ(padding, mask.keys(std::get<2>(row), std::get<1>(row)).padding);
@@ -230,9 +231,9 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
                 return;
             const TileGrid &last = cut->back().tiles;
             // All rows at once, then a part of the rows of all heads at a time.
-            const Window &all = of_keys ? plan.problem().keys : plan.problem().queries;
+            const Window &all = rows_are_keys ? plan.problem().keys : plan.problem().queries;
             for (const std::int64_t count : {all.length, all.length / 3 + 1}) {
-                Search<of_keys, range_block_rows, row_blocks> both;
+                Search<rows_are_keys, range_block_rows, row_blocks> both;
                 std::set<Row> summed, rows;
                 for (std::int64_t start = all.start; start < all.end(); start += count) {
                     GridPart part{0, last.batches, 0, last.heads.value};
@@ -243,7 +244,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
                         visit(both, tiles, &planned == &cut->back() ? &rows : &summed);
                     }
                 }
-                expect_same(both.met, wanted(of_keys));
+                expect_same(both.met, wanted(rows_are_keys));
                 std::set<Row> taken;
                 for (const Row &row : rows)
                     if (last.rows_with_partial.has(std::get<1>(row), std::get<2>(row)))
@@ -262,17 +263,18 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
     }
 
     // True if a branch serves the head, and the position is among the queries, or keys, of that head.
-    bool takes_part(const Mask &mask, std::size_t branch, bool of_keys, std::int64_t position, int head) const {
+    bool takes_part(const Mask &mask, std::size_t branch, bool rows_are_keys, std::int64_t position, int head) const {
         const BranchSpec &spec = problem_.branches[branch];
-        const bool has_all = spec.query == ANNULUS_QUERY_RESIDUE || (spec.query == ANNULUS_QUERY_EVERY && !of_keys);
+        const bool has_all =
+            spec.query == ANNULUS_QUERY_RESIDUE || (spec.query == ANNULUS_QUERY_EVERY && !rows_are_keys);
         return mask.serves(branch, head) &&
                (has_all || mask.place(branch, position) % spec.dilation == mask.phase(branch, head));
     }
 
     // Checks a step over the own keys of a rank whose shard is `shard`. A row has a partial result if and only if one
     // of its segments leaves the shard.
-    template <bool of_keys, int range_block_rows, int row_blocks>
-    void check_first_step(GridOf what, const Window &shard) const {
+    template <bool rows_are_keys, int range_block_rows, int row_blocks>
+    void check_first_step(GridResult what, const Window &shard) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " from " << shard.start
                                         << ", so many: " << shard.length);
         annulus::Problem local = plan_problem_of(problem_);
@@ -283,11 +285,11 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
             return;
         TileGrid pass = passes.front().tiles;
         pass.rows_left_partial = rows_with_more_ranges(pass, what);
-        Search<of_keys, range_block_rows, row_blocks> search;
+        Search<rows_are_keys, range_block_rows, row_blocks> search;
         search.finishes_rows = true;
         std::set<Row> rows;
         visit(search, pass, &rows);
-        const auto all = wanted(of_keys);
+        const auto all = wanted(rows_are_keys);
         const Mask mask(problem_);
         for (int h = 0; h < problem_.heads; ++h)
             for (int i = static_cast<int>(shard.start); i < shard.end(); ++i) {
@@ -295,9 +297,10 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
                 bool leaves_shard = false;
                 for (std::size_t b = 0; b < problem_.branches.size(); ++b) {
                     const Mask::Segment segment = mask.segment_of(b, i);
-                    const bool before = segment.start < shard.start && !(problem_.causal && of_keys);
-                    const bool after = segment.start + segment.length > shard.end() && !(problem_.causal && !of_keys);
-                    leaves_shard |= (before || after) && takes_part(mask, b, of_keys, i, h);
+                    const bool before = segment.start < shard.start && !(problem_.causal && rows_are_keys);
+                    const bool after =
+                        segment.start + segment.length > shard.end() && !(problem_.causal && !rows_are_keys);
+                    leaves_shard |= (before || after) && takes_part(mask, b, rows_are_keys, i, h);
                 }
                 EXPECT_EQ(has_sum, leaves_shard) << i << " of head " << h;
                 if (has_sum) {
@@ -313,7 +316,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
 
     // Checks several sequences in the rows, some of equal lengths, with gaps between them. Each pair of each sequence
     // is visited once, and no other pair.
-    template <bool of_keys, int range_block_rows, int row_blocks> void check_sequences(GridOf what) const {
+    template <bool rows_are_keys, int range_block_rows, int row_blocks> void check_sequences(GridResult what) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << row_blocks);
         CallProblem call{plan_problem_of(problem_), {}};
         std::map<Row, std::vector<std::int64_t>> all;
@@ -332,8 +335,8 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
                         const Mask::Keys keys = mask.keys(query, h);
                         padding[{b, h, start + query}] = static_cast<double>(keys.padding);
                         for (const std::int64_t key : keys.positions) {
-                            const int row = start + (of_keys ? static_cast<int>(key) : query);
-                            all[{b, h, row}].push_back(start + (of_keys ? query : key));
+                            const int row = start + (rows_are_keys ? static_cast<int>(key) : query);
+                            all[{b, h, row}].push_back(start + (rows_are_keys ? query : key));
                         }
                     }
             start += static_cast<int>(length);
@@ -345,14 +348,14 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         std::vector<PlannedGrid> passes = make_grids(plan_of_longest(plans), what, shape);
         lay_out_sequences(plans, what, shape, passes);
         ASSERT_EQ(grids_refusal(plan_of_rows(plans), passes), nullptr);
-        Search<of_keys, range_block_rows, row_blocks> search;
+        Search<rows_are_keys, range_block_rows, row_blocks> search;
         for (PlannedGrid &planned : passes) {
             planned.tiles.sequences = planned.sequences.data();
             planned.tiles.shapes = planned.shapes.data();
             visit(search, planned.tiles);
         }
         expect_same(search.met, all);
-        if (what == GridOf::outputs && problem_.zero_keys && !problem_.causal)
+        if (what == GridResult::outputs && problem_.zero_keys && !problem_.causal)
             for (const auto &[row, keys] : search.padding) {
                 EXPECT_EQ(keys, padding.at(row));
             }
@@ -363,9 +366,9 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
 
 TEST_P(Tiles, OfSeveralSequencesVisitEachPairOnce) {
     problem_.window.reset();
-    check_sequences<false, 128, 3>(GridOf::outputs);
-    check_sequences<false, 64, 3>(GridOf::query_gradients);
-    check_sequences<true, 128, 2>(GridOf::key_gradients);
+    check_sequences<false, 128, 3>(GridResult::outputs);
+    check_sequences<false, 64, 3>(GridResult::query_gradients);
+    check_sequences<true, 128, 2>(GridResult::key_gradients);
 }
 
 TEST_P(Tiles, OfAFirstStepHaveSumsWhereOthersAddToThem) {
@@ -374,18 +377,18 @@ TEST_P(Tiles, OfAFirstStepHaveSumsWhereOthersAddToThem) {
     problem_.window.reset();
     const std::int64_t third = problem_.length / 3;
     for (const Window &shard : {Window{0, third + 1}, Window{third, third + 1}, Window{problem_.length - 1, 1}}) {
-        check_first_step<false, 128, 3>(GridOf::outputs, shard);
-        check_first_step<false, 64, 3>(GridOf::query_gradients, shard);
-        check_first_step<true, 128, 2>(GridOf::key_gradients, shard);
+        check_first_step<false, 128, 3>(GridResult::outputs, shard);
+        check_first_step<false, 64, 3>(GridResult::query_gradients, shard);
+        check_first_step<true, 128, 2>(GridResult::key_gradients, shard);
     }
 }
 
 TEST_P(Tiles, VisitEachPairOnce) {
-    check<false, 128, 3>(GridOf::outputs);
-    check<false, 64, 3>(GridOf::query_gradients);
-    check<false, 32, 2>(GridOf::query_gradients);
-    check<true, 128, 2>(GridOf::key_gradients);
-    check<true, 64, 3>(GridOf::key_gradients);
+    check<false, 128, 3>(GridResult::outputs);
+    check<false, 64, 3>(GridResult::query_gradients);
+    check<false, 32, 2>(GridResult::query_gradients);
+    check<true, 128, 2>(GridResult::key_gradients);
+    check<true, 64, 3>(GridResult::key_gradients);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fused, Tiles, testing::Combine(testing::Range(0, 200), testing::Values(false)));

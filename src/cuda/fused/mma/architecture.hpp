@@ -30,7 +30,7 @@ class Mma {
             return "its kernels for compute capability 7.5 compute in float16 only";
         const KernelShape shape = pass == ANNULUS_PASS_FORWARD
                                       ? forward_kernel_shape(*capacity, problem.dtype, problem.head_dim)
-                                      : backward_kernel_shapes(*capacity, problem.dtype, problem.head_dim).of_keys;
+                                      : backward_kernel_shapes(*capacity, problem.dtype, problem.head_dim).keys;
         if (shape.row_blocks == 0)
             return problem.dtype == ANNULUS_FLOAT32 && pass == ANNULUS_PASS_BACKWARD
                        ? "its kernels for backward in float32 have at most 128 columns"

@@ -14,8 +14,8 @@ namespace annulus {
 
 namespace {
 
-GridOf grids_of(Side side) {
-    return side == Side::queries ? GridOf::query_gradients : GridOf::key_gradients;
+GridResult grids_of(Side side) {
+    return side == Side::queries ? GridResult::query_gradients : GridResult::key_gradients;
 }
 
 // True if the kernels can write the final rows of this side. Kernels write only the problem's dtype and cannot add to
@@ -34,7 +34,7 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids, co
     result.queries.grids = std::move(grids.queries);
     result.keys.grids = std::move(grids.keys);
     for (const Side which : {Side::queries, Side::keys}) {
-        SideGrids &side = result.of(which);
+        SideGrids &side = result.side_grids(which);
         const bool may_write = may_write_rows(problem, which);
         const bool has_results = which == Side::keys || !problem.gradients.only_v;
         side.has_own_partial = is_whole && has_results && (!may_write || share_partial_results(side.grids));
@@ -55,10 +55,10 @@ void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shape
     const bool sums_keys = part != CallPart::whole || keys.has_own_partial;
     storing.stored = plan_stored_ds(
         plan.problem(), part, result.queries.grids, keys.grids, sums_keys, shapes, multiprocessors,
-        limit == 0 && shapes.storing == StoringKernels::one ? usual_room_of_ds : room_within(limit, used));
+        limit == 0 && shapes.storing == StoringKernels::one ? usual_room_for_ds : room_within(limit, used));
     if (!storing.stored)
         return;
-    if (storing.stored->of_segment.turns.passes > 1) {
+    if (storing.stored->layout.turns.passes > 1) {
         keys.finishes = false;
         if (!sums_keys)
             keys.parts =
@@ -77,11 +77,11 @@ void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shape
 // split.
 bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, BackwardPlan &result) {
     for (const Side which : {Side::queries, Side::keys}) {
-        SideGrids &side = result.of(which);
+        SideGrids &side = result.side_grids(which);
         if (!may_write_rows(plan.problem(), which))
             continue;
         std::optional<BranchSplit> split = split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which),
-                                                          multiprocessors, most_grids(CallPart::own_keys));
+                                                          multiprocessors, max_grids(CallPart::own_keys));
         if (!split)
             continue;
         side.is_split = side.finishes = true;
@@ -102,10 +102,10 @@ bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiproc
     std::map<Side, BranchSplit> splits;
     for (const Side which : {Side::queries, Side::keys})
         if (may_write_rows(problem, which))
-            if (std::optional<BranchSplit> split = split_branches(result.of(which).grids, plan, grids_of(which),
+            if (std::optional<BranchSplit> split = split_branches(result.side_grids(which).grids, plan, grids_of(which),
                                                                   shape_of(shapes, which), multiprocessors)) {
                 splits.emplace(which, *std::move(split));
-                without_partial.of(which).has_own_partial = false;
+                without_partial.side_grids(which).has_own_partial = false;
             }
     std::size_t room = room_within(limit, backward_bytes(plan, without_partial));
     for (bool takes_least = false;;) {
@@ -113,7 +113,7 @@ bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiproc
         bool has_room = true;
         std::size_t sums = 0; // of partial results
         for (const auto &[which, split] : splits) {
-            SideGrids &side = splitting.of(which);
+            SideGrids &side = splitting.side_grids(which);
             const std::size_t tensors = which == Side::queries ? 1 : 2;
             const SplitRows rows{static_cast<int>(problem.batch), problem.heads,
                                  static_cast<int>(window_of(problem, which).length),
@@ -147,22 +147,22 @@ bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiproc
 } // namespace
 
 BackwardGrids make_backward_grids(const Plan &plan, const BackwardShapes &shapes) {
-    return {make_grids(plan, GridOf::query_gradients, shapes.of_queries),
-            make_grids(plan, GridOf::key_gradients, shapes.of_keys)};
+    return {make_grids(plan, GridResult::query_gradients, shapes.queries),
+            make_grids(plan, GridResult::key_gradients, shapes.keys)};
 }
 
 BackwardGrids make_backward_grids(const SequencePlans &plans, const BackwardShapes &shapes) {
     BackwardGrids grids = make_backward_grids(plan_of_longest(plans), shapes);
-    lay_out_sequences(plans, GridOf::query_gradients, shapes.of_queries, grids.queries);
-    lay_out_sequences(plans, GridOf::key_gradients, shapes.of_keys, grids.keys);
+    lay_out_sequences(plans, GridResult::query_gradients, shapes.queries, grids.queries);
+    lay_out_sequences(plans, GridResult::key_gradients, shapes.keys, grids.keys);
     return grids;
 }
 
 BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, const BackwardShapes &shapes,
                            int multiprocessors, std::uint64_t limit) {
     if (is_of_other_keys(part)) {
-        const auto split = [&](Side which, std::vector<PlannedGrid> &of_side) {
-            split_ranges_elsewhere(of_side, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
+        const auto split = [&](Side which, std::vector<PlannedGrid> &side_grids) {
+            split_ranges_elsewhere(side_grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
         };
         split(Side::queries, grids.queries);
         split(Side::keys, grids.keys);
@@ -210,9 +210,9 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
     if (backward.stored)
         memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));
-    const std::int64_t of_queries = backward.queries.parts ? backward.queries.parts->all_rows() : 0;
-    const std::int64_t of_keys = backward.keys.parts ? 2 * backward.keys.parts->all_rows() : 0;
-    memory.split_partial = workspace.take<float>(std::max(of_queries, of_keys), d);
+    const std::int64_t query_rows = backward.queries.parts ? backward.queries.parts->all_rows() : 0;
+    const std::int64_t key_rows = backward.keys.parts ? 2 * backward.keys.parts->all_rows() : 0;
+    memory.split_partial = workspace.take<float>(std::max(query_rows, key_rows), d);
     return memory;
 }
 

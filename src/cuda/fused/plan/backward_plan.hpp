@@ -26,7 +26,7 @@ inline const Window &window_of(const Problem &problem, Side side) {
 }
 
 inline const KernelShape &shape_of(const BackwardShapes &shapes, Side side) {
-    return side == Side::queries ? shapes.of_queries : shapes.of_keys;
+    return side == Side::queries ? shapes.queries : shapes.keys;
 }
 
 enum class BackwardAction {
@@ -47,7 +47,7 @@ struct BackwardStep {
     Launch launch{}; // for find_gradients; find_order and pack_ranges use only its grid
     Gradients what = Gradients::d_q;
     // For Gradients::all_storing_d_s, whose launch is of keys.
-    Destination destination_of_queries{};
+    Destination query_destination{};
     TurnRange turns{};
 };
 
@@ -73,11 +73,11 @@ struct BackwardPlan {
     // Returns the number of counters of a launch: one for tiles taken. A launch that stores and multiplies dS also
     // counts what is done (StoredDs::done).
     std::int64_t counters_of(Gradients what) const {
-        return what == Gradients::all_storing_d_s ? 1 + 2 * stored->of_segment.turns.groups_in_memory.value : 1;
+        return what == Gradients::all_storing_d_s ? 1 + 2 * stored->layout.turns.groups_in_memory.value : 1;
     }
 
-    const SideGrids &of(Side side) const { return side == Side::queries ? queries : keys; }
-    SideGrids &of(Side side) { return side == Side::queries ? queries : keys; }
+    const SideGrids &side_grids(Side side) const { return side == Side::queries ? queries : keys; }
+    SideGrids &side_grids(Side side) { return side == Side::queries ? queries : keys; }
 };
 
 // The grids of both sides by make_grids(), for kernels of these shapes.

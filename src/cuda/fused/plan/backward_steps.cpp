@@ -72,11 +72,11 @@ class StepWriter {
     void launch(Side side, Gradients what, const Launch &launch) {
         add({BackwardAction::find_gradients, side, launch, what});
     }
-    void launch_of_keys(const Launch &of_keys) {
+    void launch_key_kernels(const Launch &key_launch) {
         if (problem_.gradients.only_v)
-            return launch(Side::keys, Gradients::d_v, of_keys);
+            return launch(Side::keys, Gradients::d_v, key_launch);
         for (const Gradients what : gradients_of_keys(problem_.head_dim))
-            launch(Side::keys, what, of_keys);
+            launch(Side::keys, what, key_launch);
     }
 
     bool has_partial(const SideGrids &side) const { return part_ != CallPart::whole || side.has_own_partial; }
@@ -87,7 +87,7 @@ class StepWriter {
     // Adds a step that writes zeros to a side's rows that the launches leave out, unless the launches clear these rows.
     // Returns whether the first launch sets its rows.
     bool prepare(Side which, bool launches_clear) {
-        const SideGrids &side = result_.of(which);
+        const SideGrids &side = result_.side_grids(which);
         // The gradients of keys of another rank are set by each part.
         const bool sets = !is_of_other_keys(part_) || which == Side::keys;
         if (!sets || launches_clear ||
@@ -99,7 +99,7 @@ class StepWriter {
 
     // True if the launches of a side clear the rows that they leave out.
     bool launches_clear(Side which) const {
-        const SideGrids &side = result_.of(which);
+        const SideGrids &side = result_.side_grids(which);
         return part_ == CallPart::whole && !side.has_own_partial &&
                clears_beside(problem_, side.grids, shape_of(shapes_, which), window_of(problem_, which).length) &&
                !side.grids.front().is_complete;
@@ -107,14 +107,14 @@ class StepWriter {
 
     // Finds the permutations of the curves of a side's grids. The grids of the other side have the same curves.
     void find_orders(Side which) {
-        const std::vector<PlannedGrid> &grids = result_.of(which).grids;
+        const std::vector<PlannedGrid> &grids = result_.side_grids(which).grids;
         for (std::size_t i = 0; i < grids.size(); ++i)
             if (grids[i].curve)
                 add({BackwardAction::find_order, which, {i, {}, {}}});
     }
 
     void pack(Side which, std::size_t grid) {
-        if (result_.of(which).grids[grid].is_packed)
+        if (result_.side_grids(which).grids[grid].is_packed)
             add({BackwardAction::pack_ranges, which, {grid, {}, {}}});
     }
 
@@ -130,7 +130,7 @@ class StepWriter {
     }
 
     template <class Use> void write_split(Side which, const Use &use) {
-        const SideGrids &side = result_.of(which);
+        const SideGrids &side = result_.side_grids(which);
         for_split(
             side.grids.size(), *side.parts, problem_.batch, problem_.heads, window_of(problem_, which),
             [&] {
@@ -161,10 +161,10 @@ class StepWriter {
     void write_key_gradients() {
         const SideGrids &side = result_.keys;
         if (side.parts) // each head of K has one head of Q
-            return write_split(Side::keys, [&](const Launch &part) { launch_of_keys(part); });
+            return write_split(Side::keys, [&](const Launch &part) { launch_key_kernels(part); });
         if (side.is_split) {
             for (const Launch &part : split_part_launches)
-                launch_of_keys(part);
+                launch_key_kernels(part);
             return;
         }
         const bool clears = launches_clear(Side::keys);
@@ -172,11 +172,11 @@ class StepWriter {
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
             pack(Side::keys, i);
             for (int member = 0; member < group(); ++member) {
-                launch_of_keys({i,
-                                GridPart{0, batches(), member, problem_.kv_heads},
-                                destination(side, sets),
-                                0,
-                                {0, clears ? 1 : 0}});
+                launch_key_kernels({i,
+                                    GridPart{0, batches(), member, problem_.kv_heads},
+                                    destination(side, sets),
+                                    0,
+                                    {0, clears ? 1 : 0}});
                 sets = false;
             }
         }
@@ -203,7 +203,7 @@ class StepWriter {
     // same rows. Other ranks wait for the gradients of their keys. So the last launch over their keys leaves the rest
     // of dQ to a further launch.
     void write_all_storing_ds() {
-        const StoredTurns &turns = result_.stored->of_segment.turns;
+        const StoredTurns &turns = result_.stored->layout.turns;
         const bool clears =
             launches_clear(Side::queries) && launches_clear(Side::keys) && problem_.queries == problem_.keys;
         const bool sets_queries = prepare(Side::queries, clears), sets_keys = prepare(Side::keys, clears);
@@ -211,19 +211,19 @@ class StepWriter {
         const auto count = static_cast<int>(launches.size());
         for (int i = 0; i < count; ++i) {
             const GridPart &own = launches[static_cast<std::size_t>(i)];
-            Launch of_keys{0,
-                           own,
-                           destination(result_.keys, sets_keys && own.first_head % group() == 0),
-                           0,
-                           {i, clears ? count : 0}};
+            Launch key_launch{0,
+                              own,
+                              destination(result_.keys, sets_keys && own.first_head % group() == 0),
+                              0,
+                              {i, clears ? count : 0}};
             if (result_.keys.parts) { // of several passes, of which the last one writes the rows
-                of_keys.destination = Destination::set_partial;
-                of_keys.first_partial_row =
+                key_launch.destination = Destination::set_partial;
+                key_launch.first_partial_row =
                     (std::int64_t{own.first_batch} * problem_.kv_heads + own.first_head) * problem_.key_rows();
             }
             BackwardStep step{BackwardAction::find_gradients,
                               Side::keys,
-                              of_keys,
+                              key_launch,
                               Gradients::all_storing_d_s,
                               destination(result_.queries, sets_queries),
                               turns.all()};
@@ -264,7 +264,7 @@ class StepWriter {
         if (result_.queries.has_own_partial || result_.keys.has_own_partial)
             add({BackwardAction::write_gradients});
         for (const Side side : sides)
-            if (recomputes && !(in_partial && is_all_partial(result_.of(side))))
+            if (recomputes && !(in_partial && is_all_partial(result_.side_grids(side))))
                 add({BackwardAction::recompute_gradients, side});
     }
 

@@ -17,12 +17,12 @@ namespace annulus {
 
 namespace {
 
-constexpr double least_rows = 3 * rows_of_launch; // time of a grid below which a split is not considered
-constexpr double least_gain = 0.05;
+constexpr double min_rows_to_split = 3 * launch_rows; // time of a grid below which a split is not considered
+constexpr double min_gain = 0.05;
 
 // Returns the time of a launch whose tiles share the multiprocessors.
 double rows_on(int multiprocessors, double all_tiles) {
-    return all_tiles / multiprocessors + rows_of_launch;
+    return all_tiles / multiprocessors + launch_rows;
 }
 
 std::vector<GridBranch> branches_of(std::span<const PlannedGrid> grids) {
@@ -42,7 +42,7 @@ PartialRows rows_of(const TileGrid &grid) {
 
 // Adds the branches of `more` to `rows`. Returns false if there are too many.
 bool add(const PartialRows &more, PartialRows &rows) {
-    if (rows.branch_count + more.branch_count > most_branches)
+    if (rows.branch_count + more.branch_count > max_branches)
         return false;
     std::copy_n(more.branches, more.branch_count, rows.branches + rows.branch_count);
     rows.branch_count += more.branch_count;
@@ -52,16 +52,16 @@ bool add(const PartialRows &more, PartialRows &rows) {
 // Returns two grids: one over all but the `less_dilated` least dilated branches, then one over these. Returns none if a
 // grid cannot take its branches.
 std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const PlannedGrid &whole, GridRows rows,
-                                                    const Plan &plan, GridOf what, const KernelShape &shape) {
+                                                    const Plan &plan, GridResult what, const KernelShape &shape) {
     if (whole.tiles.keys_count_once) // keys that count once need all branches in one grid
         return std::nullopt;
-    const auto first_other = static_cast<std::size_t>(less_dilated);
+    const auto split_index = static_cast<std::size_t>(less_dilated);
     const std::span<const GridBranch> branches = branches_of(whole.tiles);
-    std::optional<PlannedGrid> others = grid_over(branches.subspan(first_other), rows, plan, what, shape);
-    std::optional<PlannedGrid> last = grid_over(branches.first(first_other), rows, plan, what, shape);
-    if (!others || !last)
+    std::optional<PlannedGrid> more_dilated = grid_over(branches.subspan(split_index), rows, plan, what, shape);
+    std::optional<PlannedGrid> last = grid_over(branches.first(split_index), rows, plan, what, shape);
+    if (!more_dilated || !last)
         return std::nullopt;
-    return std::vector{*others, *last};
+    return std::vector{*more_dilated, *last};
 }
 
 // Returns the two grids that are expected to take the least time. split(n) splits off the n least dilated branches.
@@ -74,10 +74,10 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
         return std::nullopt;
     std::optional<BranchSplit> best;
     const double rows_of_whole = rows_on(multiprocessors, rows_of_tiles(whole.tiles, shape));
-    if (rows_of_whole < least_rows)
+    if (rows_of_whole < min_rows_to_split)
         return best;
-    const double most = (1 - least_gain) * rows_of_whole;
-    double least = most;
+    const double max_rows = (1 - min_gain) * rows_of_whole;
+    double min_rows = max_rows;
     for (int count = 1; count < whole.tiles.branch_count; ++count) {
         std::optional<std::vector<PlannedGrid>> grids = split(count);
         if (!grids)
@@ -85,9 +85,9 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
         const double first = rows_of_tiles(grids->front().tiles, shape);
         const double last = rows_of_tiles(grids->back().tiles, shape);
         const double rows = rows_on(multiprocessors, first) + rows_on(multiprocessors, last);
-        if (rows < least) {
-            least = rows;
-            best = {*std::move(grids), most, {first, last}, multiprocessors};
+        if (rows < min_rows) {
+            min_rows = rows;
+            best = {*std::move(grids), max_rows, {first, last}, multiprocessors};
         }
     }
     return best;
@@ -96,12 +96,12 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
 // Divides the branches of several grids anew, into the grids that are expected to take the least time. The grid over
 // the least dilated branches comes first. Returns none if the branches cannot be divided anew.
 std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedGrid> &grids, const Plan &plan,
-                                                      GridOf what, const KernelShape &shape, int multiprocessors) {
+                                                      GridResult what, const KernelShape &shape, int multiprocessors) {
     for (const PlannedGrid &planned : grids)
         if (planned.curve || planned.tiles.has_residue_classes || planned.tiles.sequence.row_count == 0)
             return std::nullopt;
     std::vector<GridBranch> branches = branches_of(grids);
-    if (branches.size() > 2 * most_branches) // the branches of one grid and of PartialRows
+    if (branches.size() > 2 * max_branches) // the branches of one grid and of PartialRows
         return std::nullopt;
     std::ranges::stable_sort(branches, comes_before);
     // For the first 0, 1, … branches: the least time, and the last of the grids that take it.
@@ -167,11 +167,12 @@ bool BranchSplit::is_worth(std::int64_t parts) const {
         // long as its longest tile.
         const std::int64_t tiles = std::max<std::int64_t>(grids[i].tiles.tiles, 1);
         const std::int64_t rounds = divide_up(divide_up(tiles, parts), multiprocessors);
-        const double of_part = parts == 1 ? rows_of_tiles[i] / multiprocessors
-                                          : rows_of_tiles[i] / static_cast<double>(tiles) * static_cast<double>(rounds);
-        rows += static_cast<double>(parts) * (of_part + rows_of_launch);
+        const double part_rows = parts == 1
+                                     ? rows_of_tiles[i] / multiprocessors
+                                     : rows_of_tiles[i] / static_cast<double>(tiles) * static_cast<double>(rounds);
+        rows += static_cast<double>(parts) * (part_rows + launch_rows);
     }
-    return rows < most_rows;
+    return rows < max_rows;
 }
 
 std::optional<SplitParts> BranchSplit::parts_within(const SplitRows &all, std::size_t room) const {
@@ -185,7 +186,7 @@ std::optional<SplitParts> BranchSplit::parts_within(const SplitRows &all, std::s
     std::int64_t dilation = 1;
     for (const PlannedGrid &planned : grids)
         dilation = std::max<std::int64_t>(dilation, branches_of(planned.tiles).back().dilation.value);
-    return rows_within(all, std::min(room, most_room_of_rows),
+    return rows_within(all, std::min(room, max_room_for_rows),
                        {row_block_rows * dilation, last.sequence.segment_length, row_block_rows});
 }
 
@@ -195,14 +196,14 @@ std::optional<SplitParts> BranchSplit::least_parts(const SplitRows &all) const {
     // Parts of r rows need r · row_bytes for partial results. Their counters need (rows / r) · grids ·
     // sizeof(unsigned). The sum is least if both are equal.
     const double rows = static_cast<double>(all.batches) * all.heads * all.rows;
-    const double least =
+    const double part_rows =
         std::sqrt(rows * static_cast<double>(grids.size() * sizeof(unsigned)) / static_cast<double>(all.row_bytes));
-    const std::int64_t row_blocks = divide_up(static_cast<std::int64_t>(least) + 1, row_block_rows);
+    const std::int64_t row_blocks = divide_up(static_cast<std::int64_t>(part_rows) + 1, row_block_rows);
     return SplitParts{1, 1, static_cast<int>(std::min<std::int64_t>(all.rows, row_blocks * row_block_rows))};
 }
 
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
-                                                    GridOf what, const KernelShape &shape) {
+                                                    GridResult what, const KernelShape &shape) {
     std::optional<std::vector<PlannedGrid>> grids = grids_after(less_dilated, whole, GridRows::all, plan, what, shape);
     if (!grids || !grids->back().is_complete)
         return std::nullopt;
@@ -212,32 +213,32 @@ std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const Plan
     return grids;
 }
 
-std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridOf what) {
+std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridResult what) {
     if (grids.size() < 2 || !grids.front().is_complete || grids.front().tiles.has_residue_classes)
         return std::nullopt;
     const TileGrid &last = grids.front().tiles;
-    PartialRows left = rows_with_more_ranges(last, what), taken{};
+    PartialRows left = rows_with_more_ranges(last, what), added{};
     std::vector<PlannedGrid> result(grids.begin() + 1, grids.end());
     for (const PlannedGrid &other : result)
         if (other.curve || other.tiles.has_residue_classes ||
             other.tiles.sequence.row_count != last.sequence.row_count ||
-            !add(rows_with_more_ranges(other.tiles, what), left) || !add(rows_of(other.tiles), taken))
+            !add(rows_with_more_ranges(other.tiles, what), left) || !add(rows_of(other.tiles), added))
             return std::nullopt;
     result.push_back(grids.front());
     result.back().tiles.rows_left_partial = left;
-    result.back().tiles.rows_with_partial = taken;
+    result.back().tiles.rows_with_partial = added;
     return result;
 }
 
-std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
-                                          const KernelShape &shape, int multiprocessors, std::size_t most_grids) {
+std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridResult what,
+                                          const KernelShape &shape, int multiprocessors, std::size_t max_grids) {
     if (grids.size() > 1) {
         std::optional<std::vector<PlannedGrid>> all = fastest_grids(grids, plan, what, shape, multiprocessors);
         if (all)
-            all = all->size() <= most_grids ? as_split(*all, what) : std::nullopt;
+            all = all->size() <= max_grids ? as_split(*all, what) : std::nullopt;
         if (!all)
             all = as_split(grids, what);
-        if (!all || all->size() > most_grids)
+        if (!all || all->size() > max_grids)
             return std::nullopt;
         return BranchSplit{*std::move(all), std::numeric_limits<double>::infinity(), {}, multiprocessors};
     }
@@ -248,8 +249,8 @@ std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids,
                          [&](int count) { return split_after(count, whole, plan, what, shape); });
 }
 
-void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what, const KernelShape &shape,
-                            int multiprocessors) {
+void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, GridResult what,
+                            const KernelShape &shape, int multiprocessors) {
     if (grids.size() != 1)
         return;
     std::optional<BranchSplit> split = fastest_split(grids.front(), shape, multiprocessors, [&](int count) {

@@ -26,19 +26,19 @@ namespace annulus {
 // the partial results. In the part of a call with its own keys, the second grid may leave partial results, too. Returns
 // none if a grid cannot take its branches, or if the second grid leaves rows out.
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
-                                                    GridOf what, const KernelShape &shape);
+                                                    GridResult what, const KernelShape &shape);
 
 // Makes a split of two or more grids that the branches need anyway. The first of them comes last. Returns none if they
 // cannot be such a split.
-std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridOf what);
+std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridResult what);
 
 // Branches split over several launches. Earlier launches write float32 partial sums, the last one adds them. A launch
 // may be cut into parts of the rows, to bound the memory.
 struct BranchSplit {
     std::vector<PlannedGrid> grids;
-    // Times in rows, the unit of grid_time.hpp. `most_rows`: two grids are worth it below this time; infinity if one
+    // Times in rows, the unit of grid_time.hpp. `max_rows`: two grids are worth it below this time; infinity if one
     // grid cannot take the branches. `rows_of_tiles`: of all tiles of each grid, one after the other.
-    double most_rows;
+    double max_rows;
     std::array<double, 2> rows_of_tiles;
     int multiprocessors; // how many share the tiles
 
@@ -51,7 +51,7 @@ struct BranchSplit {
     // Returns the parts for which partial results and the counters of the launches need the least memory. Returns none
     // if one grid can take the branches.
     std::optional<SplitParts> least_parts(const SplitRows &all) const;
-    bool has_alternative() const { return !std::isinf(most_rows); } // one grid can take the branches
+    bool has_alternative() const { return !std::isinf(max_rows); } // one grid can take the branches
 
   private:
     // True if the split takes less time than one grid, with a launch of each grid for each part.
@@ -60,15 +60,15 @@ struct BranchSplit {
 
 // Splits a single grid in two if that is expected to save time on this number of multiprocessors. Several grids are
 // divided anew into the grids that are expected to take the least time. If these cannot be a split or are more than
-// `most_grids`, the given grids are used. Returns none if the given grids cannot be a split either. Kernels of the same
+// `max_grids`, the given grids are used. Returns none if the given grids cannot be a split either. Kernels of the same
 // shape take the same time, whatever they compute.
-std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
+std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridResult what,
                                           const KernelShape &shape, int multiprocessors,
-                                          std::size_t most_grids = std::numeric_limits<std::size_t>::max());
+                                          std::size_t max_grids = std::numeric_limits<std::size_t>::max());
 
 // Does the same for one grid over the keys of other ranks. Its results are added to partial results in any order.
 // Replaces the grid by two, with the one over the least dilated branches first.
-void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what, const KernelShape &shape,
-                            int multiprocessors);
+void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, GridResult what,
+                            const KernelShape &shape, int multiprocessors);
 
 } // namespace annulus

@@ -34,7 +34,7 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     // The last launch finishes its rows: every row that meets other keys has been left as a partial result.
     const bool finishes_last = part == CallPart::last_keys && !result.grids.empty() && !result.grids.back().curve;
     if (finishes)
-        set_rows_left_partial(GridOf::outputs, result.grids);
+        set_rows_left_partial(GridResult::outputs, result.grids);
     bool sets = !is_of_other_keys(part); // whether the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
     ClearedPart clears;
@@ -105,9 +105,9 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
     const Problem &problem = plan.problem();
     std::optional<BranchSplit> split;
     if (is_of_other_keys(part))
-        split_ranges_elsewhere(grids, plan, GridOf::outputs, shape, multiprocessors);
+        split_ranges_elsewhere(grids, plan, GridResult::outputs, shape, multiprocessors);
     else if (!are_over_sequences(grids))
-        split = split_branches(grids, plan, GridOf::outputs, shape, multiprocessors, most_grids(part));
+        split = split_branches(grids, plan, GridResult::outputs, shape, multiprocessors, max_grids(part));
     if (split && part == CallPart::own_keys)
         return plan_split_part(plan, std::move(split->grids));
     ForwardPlan result = plan_grids(plan, part, std::move(grids), shape);

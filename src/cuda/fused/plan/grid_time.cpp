@@ -16,14 +16,14 @@ namespace annulus {
 
 namespace {
 
-// Both come from the fit of rows_of_launch. `rows_of_tile` is the time of a tile beside its blocks of ranges.
-// `cost_of_waiting` is the time of a row block that waits for the other row blocks of its tile, as a fraction of its
+// Both come from the fit of launch_rows. `tile_rows` is the time of a tile beside its blocks of ranges.
+// `waiting_cost` is the time of a row block that waits for the other row blocks of its tile, as a fraction of its
 // time when it computes.
-constexpr double rows_of_tile = 512, cost_of_waiting = 0.75;
+constexpr double tile_rows = 512, waiting_cost = 0.75;
 
 // The row blocks of a cell that are in one class.
 struct RowBlocksOfClass {
-    std::int64_t met; // range rows that they meet
+    std::int64_t met_rows; // range rows that they meet
     int row_blocks;
     unsigned branches; // a bit for each branch that they take part in
 };
@@ -34,18 +34,18 @@ class TileTime {
   public:
     TileTime(const TileGrid &grid, const KernelShape &shape) : grid_(grid), shape_(shape) {
         const std::int64_t heads = grid.heads.value, segments = grid.sequence.segments;
-        const int samples = static_cast<int>(std::min<std::int64_t>(most_samples, heads * segments));
+        const int samples = static_cast<int>(std::min<std::int64_t>(max_samples, heads * segments));
         for (int i = 0; i < samples; ++i) // heads and segments are sampled evenly (Roberts, 2018)
             visit_segment(sample(i, 0.7548776662466927, heads) * grid.head_step,
                           sample(i, 0.5698402909980532, segments));
         all_ *= static_cast<double>(heads * segments) / samples * grid.batches * (grid.causal ? 0.5 : 1);
     }
 
-    double of_all() const { return all_; }
+    double all_tiles() const { return all_; }
 
   private:
-    using RowBlockCounts = std::array<int, most_branches>; // for each branch, how many take part in it
-    static constexpr int most_samples = 12;
+    using RowBlockCounts = std::array<int, max_branches>; // for each branch, how many take part in it
+    static constexpr int max_samples = 12;
 
     static int sample(int i, double step, std::int64_t all) {
         const double x = 0.5 + i * step;
@@ -57,7 +57,7 @@ class TileTime {
     const KernelShape &shape_;
     double all_ = 0; // of all tiles
     // The branches of the current cell and of its current tile, and the classes of the cell.
-    std::vector<CellBranch> branches_, branches_of_tile_;
+    std::vector<CellBranch> branches_, tile_branches_;
     std::vector<RowBlocksOfClass> classes_;
 
     void visit_segment(int head, int segment) {
@@ -79,51 +79,51 @@ class TileTime {
         classes_.clear();
         const auto add = [&](int residue, const FastDivmod &modulus, unsigned members) {
             const int rows = Members(start, end, residue, modulus).count;
-            std::int64_t met = 0;
+            std::int64_t met_rows = 0;
             for (int i = 0; i < grid_.branch_count; ++i)
                 if (members >> i & 1)
-                    met += rows_of(branches_[i], i, branches_[i].start, branches_[i].end);
+                    met_rows += rows_of(branches_[i], i, branches_[i].start, branches_[i].end);
             if (members)
-                classes_.push_back({met, static_cast<int>(divide_up(rows, row_block_rows)), members});
+                classes_.push_back({met_rows, static_cast<int>(divide_up(rows, row_block_rows)), members});
         };
         if (grid_.branch_count == 1)
             add(branches_[0].row_residue, row_divisor(0), branches_[0].serves);
         else
             for_each_class(0, 0, add);
-        std::ranges::stable_sort(classes_, std::greater(), &RowBlocksOfClass::met);
+        std::ranges::stable_sort(classes_, std::greater(), &RowBlocksOfClass::met_rows);
 
         // Tiles within a class are alike. A tile between classes has the end of one class and the beginning of the next
         // ones.
         int row_blocks = 0;
-        unsigned taking = 0;
-        RowBlockCounts of_branch{};
-        const auto put = [&](const RowBlocksOfClass &of_class, int count) {
+        unsigned active = 0;
+        RowBlockCounts branch_row_blocks{};
+        const auto put = [&](const RowBlocksOfClass &class_blocks, int count) {
             if (count == 0)
                 return;
             row_blocks += count;
-            taking |= of_class.branches;
+            active |= class_blocks.branches;
             for (std::size_t i = 0; i < branches_.size(); ++i)
-                of_branch[i] += (of_class.branches >> i & 1) * count;
+                branch_row_blocks[i] += (class_blocks.branches >> i & 1) * count;
         };
         const auto finish = [&](int tiles) {
             if (row_blocks > 0)
-                visit_tile(taking, of_branch, tiles);
+                visit_tile(active, branch_row_blocks, tiles);
             row_blocks = 0;
-            taking = 0;
-            of_branch = {};
+            active = 0;
+            branch_row_blocks = {};
         };
-        for (const RowBlocksOfClass &of_class : classes_) {
-            int left = of_class.row_blocks;
+        for (const RowBlocksOfClass &class_blocks : classes_) {
+            int left = class_blocks.row_blocks;
             const int before = std::min(left, (shape_.row_blocks - row_blocks) % shape_.row_blocks);
-            put(of_class, before);
+            put(class_blocks, before);
             left -= before;
             if (row_blocks == shape_.row_blocks)
                 finish(1);
             if (const int tiles = left / shape_.row_blocks; tiles > 0) {
-                put(of_class, shape_.row_blocks);
+                put(class_blocks, shape_.row_blocks);
                 finish(tiles);
             }
-            put(of_class, left % shape_.row_blocks);
+            put(class_blocks, left % shape_.row_blocks);
         }
         finish(1);
     }
@@ -148,16 +148,16 @@ class TileTime {
     }
 
     // Adds the time of `tiles` equal tiles. `row_blocks` is how many row blocks of a tile take part in each branch.
-    void visit_tile(unsigned taking, const RowBlockCounts &row_blocks, int tiles) {
-        std::vector<CellBranch> &branches = branches_of_tile_;
+    void visit_tile(unsigned active, const RowBlockCounts &row_blocks, int tiles) {
+        std::vector<CellBranch> &branches = tile_branches_;
         branches = branches_;
         for (std::size_t i = 0; i < branches.size(); ++i)
             for (std::size_t j = 0; j < i; ++j)
-                if ((taking >> i & 1) && (taking >> j & 1))
-                    branches[i].leave_to(grid_, static_cast<int>(j), branches[j]);
-        double rows = rows_of_tile;
+                if ((active >> i & 1) && (active >> j & 1))
+                    branches[i].mark_covered(grid_, static_cast<int>(j), branches[j]);
+        double rows = tile_rows;
         for (std::size_t i = 0; i < branches.size(); ++i) {
-            if (!(taking >> i & 1))
+            if (!(active >> i & 1))
                 continue;
             const CellBranch &branch = branches[i];
             int largest = branch.range_dilation;
@@ -166,15 +166,15 @@ class TileTime {
                     largest = std::max(largest, branches[j].range_dilation);
             const int splits = splits_of_period(largest / branch.range_dilation);
             const auto visit = [&](int start, int end) {
-                const std::int64_t met = rows_of(branch, static_cast<int>(i), start, end);
-                const std::int64_t blocks = divide_up(met, std::int64_t{splits} * shape_.range_block_rows) *
-                                            std::min<std::int64_t>(splits, met);
+                const std::int64_t met_rows = rows_of(branch, static_cast<int>(i), start, end);
+                const std::int64_t blocks = divide_up(met_rows, std::int64_t{splits} * shape_.range_block_rows) *
+                                            std::min<std::int64_t>(splits, met_rows);
                 const double busy = static_cast<double>(row_blocks[i]) / shape_.row_blocks;
-                rows += static_cast<double>(blocks * shape_.range_block_rows) * (busy + cost_of_waiting * (1 - busy));
+                rows += static_cast<double>(blocks * shape_.range_block_rows) * (busy + waiting_cost * (1 - busy));
             };
-            visit(branch.start, branch.others_start);
-            if (branch.has_others())
-                visit(branch.others_end, branch.end);
+            visit(branch.start, branch.covered_start);
+            if (branch.has_covered())
+                visit(branch.covered_end, branch.end);
         }
         all_ += rows * tiles;
     }
@@ -194,7 +194,7 @@ class TileTime {
 } // namespace
 
 double rows_of_tiles(const TileGrid &grid, const KernelShape &shape) {
-    return TileTime(grid, shape).of_all();
+    return TileTime(grid, shape).all_tiles();
 }
 
 } // namespace annulus

@@ -16,10 +16,10 @@ namespace annulus {
 
 namespace {
 
-GridBranch make_branch(const BranchPlan &branch, GridOf what) {
-    const bool of_keys = what == GridOf::key_gradients;
-    const std::int64_t row_stride = of_keys ? branch.dilation() : branch.query_stride();
-    const std::int64_t range_stride = of_keys ? branch.query_stride() : branch.dilation();
+GridBranch make_branch(const BranchPlan &branch, GridResult what) {
+    const bool rows_are_keys = what == GridResult::key_gradients;
+    const std::int64_t row_stride = rows_are_keys ? branch.dilation() : branch.query_stride();
+    const std::int64_t range_stride = rows_are_keys ? branch.query_stride() : branch.dilation();
     GridBranch result{};
     result.length = FastDivmod(static_cast<int>(branch.segment_length()));
     result.dilation = FastDivmod(static_cast<int>(branch.dilation()));
@@ -62,7 +62,7 @@ std::optional<int> set_levels(TileGrid &grid) {
             static_cast<int>(std::min<std::ptrdiff_t>(modulus, std::count_if(next, branches.end(), is_finer)));
         visits += divided * parts;
         classes += divided * (parts - 1);
-        if (classes > most_classes || visits > 3 * most_classes)
+        if (classes > max_classes || visits > 3 * max_classes)
             return std::nullopt;
         modulus *= parts;
         grid.levels[++level] = FastDivmod(modulus);
@@ -78,7 +78,7 @@ bool mixes_rules(const GridBranch &a, const GridBranch &b) {
 // Returns the grid with one more branch, or none if it cannot take the branch. The branch must not be less dilated than
 // the grid's branches, nor shorter than an equally dilated one.
 std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
-    if (grid.branch_count == most_branches)
+    if (grid.branch_count == max_branches)
         return std::nullopt;
     if (grid.branch_count > 0 && branch.dilation.value % grid.branches[grid.branch_count - 1].dilation.value != 0)
         return std::nullopt;
@@ -132,22 +132,23 @@ bool is_complete(const TileGrid &grid, int heads) {
     return true;
 }
 
-TileGrid grid_without_branches(const Plan &plan, GridOf what) {
+TileGrid grid_without_branches(const Plan &plan, GridResult what) {
     const Problem &problem = plan.problem();
-    const bool of_keys = what == GridOf::key_gradients;
-    const Window &rows = of_keys ? problem.keys : problem.queries, &ranges = of_keys ? problem.queries : problem.keys;
+    const bool rows_are_keys = what == GridResult::key_gradients;
+    const Window &rows = rows_are_keys ? problem.keys : problem.queries,
+                 &ranges = rows_are_keys ? problem.queries : problem.keys;
     TileGrid grid{};
     grid.keys_count_once = plan.shares_keys();
     grid.causal = plan.causal();
     grid.zero_keys =
-        what == GridOf::outputs && plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
+        what == GridResult::outputs && plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
     set_windows(rows, ranges, problem.sequence_length, grid.sequence);
     grid.first_row = grid.sequence.row_start;
     grid.first_range_row = grid.sequence.range_start;
-    grid.range_stride = FastDivmod(of_keys ? 1 : static_cast<int>(problem.key_stride));
+    grid.range_stride = FastDivmod(rows_are_keys ? 1 : static_cast<int>(problem.key_stride));
     grid.batches = static_cast<int>(problem.batch);
-    grid.heads = FastDivmod(of_keys ? problem.kv_heads : problem.heads);
-    grid.head_step = of_keys ? problem.heads / problem.kv_heads : 1;
+    grid.heads = FastDivmod(rows_are_keys ? problem.kv_heads : problem.heads);
+    grid.head_step = rows_are_keys ? problem.heads / problem.kv_heads : 1;
     return grid;
 }
 
@@ -175,27 +176,27 @@ void number_tiles(const PlannedGrid &planned, TileGrid &grid) {
 }
 
 // Sets everything but the branches.
-void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelShape &shape) {
+void finish(PlannedGrid &planned, const Plan &plan, GridResult what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
     TileGrid &grid = planned.tiles;
     planned.is_packed = planned.curve && shape.packs_curves;
     planned.row_blocks = shape.row_blocks;
-    const std::int64_t rows_of_ranges = what == GridOf::key_gradients ? problem.queries.length : problem.key_rows();
+    const std::int64_t rows_of_ranges = what == GridResult::key_gradients ? problem.queries.length : problem.key_rows();
     set_merging(grid, shape.range_block_rows, rows_of_ranges);
     if (grid.sequence.row_count > 0) {
         planned.classes = *set_levels(grid);
         number_tiles(planned, grid);
     }
     // A row of keys may stand for several positions, of which at most one has queries.
-    const bool rows_are_positions = what != GridOf::key_gradients || problem.key_stride == 1;
+    const bool rows_are_positions = what != GridResult::key_gradients || problem.key_stride == 1;
     const bool has_all_rows =
-        grid.sequence.row_count == (what == GridOf::key_gradients ? problem.keys : problem.queries).length;
+        grid.sequence.row_count == (what == GridResult::key_gradients ? problem.keys : problem.queries).length;
     planned.is_complete = has_all_rows && rows_are_positions && is_complete(grid, problem.heads);
 }
 
 } // namespace
 
-std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelShape &shape) {
+std::vector<PlannedGrid> make_grids(const Plan &plan, GridResult what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
     const TileGrid empty = grid_without_branches(plan, what);
     std::vector<GridBranch> linear;
@@ -216,13 +217,13 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
     }
     std::ranges::stable_sort(linear, comes_before);
     for (const GridBranch &branch : linear) {
-        const bool taken = std::any_of(grids.begin(), grids.end(), [&](PlannedGrid &planned) {
+        const bool is_taken = std::any_of(grids.begin(), grids.end(), [&](PlannedGrid &planned) {
             const std::optional<TileGrid> more = with_branch(planned.tiles, branch);
             if (more)
                 planned.tiles = *more;
             return more.has_value();
         });
-        if (!taken)
+        if (!is_taken)
             grids.push_back({*with_branch(empty, branch), false});
     }
     for (PlannedGrid &planned : grids)
@@ -234,8 +235,8 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
     return grids;
 }
 
-std::optional<PlannedGrid> grid_over(std::span<const GridBranch> branches, GridRows rows, const Plan &plan, GridOf what,
-                                     const KernelShape &shape) {
+std::optional<PlannedGrid> grid_over(std::span<const GridBranch> branches, GridRows rows, const Plan &plan,
+                                     GridResult what, const KernelShape &shape) {
     PlannedGrid result{grid_without_branches(plan, what), false};
     for (const GridBranch &branch : branches) {
         const std::optional<TileGrid> more = with_branch(result.tiles, branch);
@@ -284,15 +285,15 @@ bool go_by_length(const TileGrid &tiles, int multiprocessors) {
            tiles.tiles < 8 * static_cast<unsigned>(multiprocessors);
 }
 
-PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what) {
+PartialRows rows_with_more_ranges(const TileGrid &grid, GridResult what) {
     PartialRows rows{};
     const SequenceGrid &sequence = grid.sequence;
     const int range_end = sequence.range_start + sequence.range_count;
     const bool has_next = range_end < sequence.sequence_length;
     // Under causality queries meet nothing after them, keys nothing before them.
-    const bool of_keys = what == GridOf::key_gradients;
-    rows.window_start = grid.causal && of_keys ? 0 : sequence.range_start;
-    rows.window_end = !has_next || (grid.causal && !of_keys) ? std::numeric_limits<int>::max() : range_end;
+    const bool rows_are_keys = what == GridResult::key_gradients;
+    rows.window_start = grid.causal && rows_are_keys ? 0 : sequence.range_start;
+    rows.window_end = !has_next || (grid.causal && !rows_are_keys) ? std::numeric_limits<int>::max() : range_end;
     for (const GridBranch &branch : branches_of(grid)) {
         const bool leaves_at_end = has_next && branch.length.remainder(range_end) != 0;
         if (branch.length.remainder(rows.window_start) != 0 || (rows.window_end == range_end && leaves_at_end))

@@ -16,7 +16,7 @@ namespace annulus {
 
 // What a grid computes. Row blocks are queries and ranges are keys. For the gradients of keys it is the other way
 // round.
-enum class GridOf { outputs, query_gradients, key_gradients };
+enum class GridResult { outputs, query_gradients, key_gradients };
 
 struct PlannedGrid {
     TileGrid tiles;
@@ -46,15 +46,15 @@ inline bool comes_before(const GridBranch &a, const GridBranch &b) {
 // branches divide one another, and a grid does not mix the query rules `dilated` and `residue`. Branches along a curve
 // come last, with a grid each. Branches without pairs are left out; these are most branches if the keys belong to
 // another rank. The result points into the plan.
-std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelShape &shape);
+std::vector<PlannedGrid> make_grids(const Plan &plan, GridResult what, const KernelShape &shape);
 
 // Whether a grid has all rows of the window, or leaves out rows at its ends whose segments have no ranges.
 enum class GridRows { all, with_ranges };
 
 // Returns the grid over these branches, which must be sorted by dilation, then by length. Returns none if one grid
 // cannot take them. A subset of a grid's branches may need more classes of row blocks than the grid, and so too many.
-std::optional<PlannedGrid> grid_over(std::span<const GridBranch> branches, GridRows rows, const Plan &plan, GridOf what,
-                                     const KernelShape &shape);
+std::optional<PlannedGrid> grid_over(std::span<const GridBranch> branches, GridRows rows, const Plan &plan,
+                                     GridResult what, const KernelShape &shape);
 
 // Some batch entries and heads of a grid. For a grid over one branch also some segments (segments = 0: all). For a grid
 // over one sequence also the rows at some positions (rows.length = 0: all).
@@ -73,7 +73,7 @@ void restrict_grid(const PlannedGrid &planned, const GridPart &part, TileGrid &t
 bool go_by_length(const TileGrid &tiles, int multiprocessors);
 
 // Returns the rows that may meet rows of the other side outside the grid's ranges.
-PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what);
+PartialRows rows_with_more_ranges(const TileGrid &grid, GridResult what);
 
 // Returns the length of the permutation of a branch along a curve. Whole segments share one permutation; a shorter last
 // segment has its own.

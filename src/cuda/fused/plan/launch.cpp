@@ -16,14 +16,14 @@ bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids) {
     return part == CallPart::own_keys && grids.size() == 1 && !grids.front().curve;
 }
 
-void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids) {
+void set_rows_left_partial(GridResult what, std::vector<PlannedGrid> &grids) {
     TileGrid &grid = grids.front().tiles;
     grid.rows_left_partial = rows_with_more_ranges(grid, what);
 }
 
 bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape,
                    std::int64_t rows) {
-    const std::int64_t pieces = RowsToClear::most_tensors * problem.batch *
+    const std::int64_t pieces = RowsToClear::max_tensors * problem.batch *
                                 divide_up(problem.heads, RowsToClear::piece_heads) *
                                 divide_up(rows, RowsToClear::piece_rows);
     return shape.clears_rows && problem.key_stride == 1 && grids.size() == 1 && grids.front().sequences.empty() &&
@@ -40,24 +40,25 @@ Destination next_destination(bool has_partial, bool finishes, bool sets) {
 
 std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room) {
     const auto rows = static_cast<std::size_t>(partial_rows_of(all.rows, all.stride));
-    const std::size_t bytes_of_head = std::max<std::size_t>(rows * all.row_bytes, 1);
-    const auto most = static_cast<std::int64_t>(room / bytes_of_head);
-    if (most == 0)
+    const std::size_t head_bytes = std::max<std::size_t>(rows * all.row_bytes, 1);
+    const auto max_heads = static_cast<std::int64_t>(room / head_bytes);
+    if (max_heads == 0)
         return std::nullopt;
-    if (most < all.heads)
-        return SplitParts{1, static_cast<int>(divide_up(all.heads, divide_up(all.heads, most))), all.rows, all.stride};
-    return SplitParts{static_cast<int>(std::min<std::int64_t>(all.batches, most / all.heads)), all.heads, all.rows,
+    if (max_heads < all.heads)
+        return SplitParts{1, static_cast<int>(divide_up(all.heads, divide_up(all.heads, max_heads))), all.rows,
+                          all.stride};
+    return SplitParts{static_cast<int>(std::min<std::int64_t>(all.batches, max_heads / all.heads)), all.heads, all.rows,
                       all.stride};
 }
 
 std::optional<SplitParts> rows_within(const SplitRows &all, std::size_t room,
                                       std::initializer_list<std::int64_t> multiples) {
-    const auto most = static_cast<std::int64_t>(room / all.row_bytes);
-    const auto multiple = std::ranges::find_if(multiples, [&](std::int64_t x) { return x <= most; });
+    const auto max_rows = static_cast<std::int64_t>(room / all.row_bytes);
+    const auto multiple = std::ranges::find_if(multiples, [&](std::int64_t x) { return x <= max_rows; });
     if (multiple == multiples.end())
         return std::nullopt;
     const std::int64_t pieces = divide_up(all.rows, *multiple);
-    const std::int64_t parts = divide_up(pieces, most / *multiple);
+    const std::int64_t parts = divide_up(pieces, max_rows / *multiple);
     return SplitParts{1, 1, static_cast<int>(std::min<std::int64_t>(all.rows, divide_up(pieces, parts) * *multiple))};
 }
 

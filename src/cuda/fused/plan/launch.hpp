@@ -41,7 +41,7 @@ bool share_partial_results(const std::vector<PlannedGrid> &grids);
 // that.
 bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids);
 // Sets in the only one of `grids` which rows it leaves as partial results.
-void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids);
+void set_rows_left_partial(GridResult what, std::vector<PlannedGrid> &grids);
 
 // True if the launches over the grids of a whole call can clear, beside their products, the rows that they leave out.
 // `rows` is the number of rows of a head.
@@ -85,9 +85,9 @@ std::int64_t count_parts(const SplitParts &parts, const SplitRows &all);
 constexpr std::size_t usual_room = std::size_t{5} << 28;
 // The same for dS that one kernel both stores and multiplies. It holds three segments of 16384, so that the kernel can
 // do both at a time. Longer segments are done in passes (StoredTurns), whose partial results use the same bytes.
-constexpr std::size_t usual_room_of_ds = std::size_t{3} << 29;
+constexpr std::size_t usual_room_for_ds = std::size_t{3} << 29;
 // The same for parts of a head's rows, which exist to save memory.
-constexpr std::size_t most_room_of_rows = std::size_t{1} << 30;
+constexpr std::size_t max_room_for_rows = std::size_t{1} << 30;
 // Returns the bytes that a limit leaves if `used` bytes are used. Returns usual_room for no limit (0).
 std::size_t room_within(std::uint64_t limit, std::size_t used);
 
@@ -103,7 +103,7 @@ inline constexpr Launch split_part_launches[] = {{0, {}, Destination::set_partia
                                                  {1, {}, Destination::outputs_or_partial_with_partial}};
 
 // Returns how many grids may share the branches of a call, or of the part with its own keys.
-constexpr std::size_t most_grids(CallPart part) {
+constexpr std::size_t max_grids(CallPart part) {
     return part == CallPart::own_keys ? std::size(split_part_launches) : std::numeric_limits<std::size_t>::max();
 }
 

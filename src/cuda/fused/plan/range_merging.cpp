@@ -35,8 +35,8 @@ class Merging {
         int sum = 0;
         for (int i = 0; i < grid_.branch_count; ++i) {
             const bool may_merge = i > 0 && merges(i - 1, i);
-            const int merged = may_merge ? (grid_.causal ? 1 : 2) * most_splits(i, dilation(i - 1)) : 0;
-            sum += std::max(merged, most_splits(i, dilation(i)));
+            const int merged = may_merge ? (grid_.causal ? 1 : 2) * splits_of(i, dilation(i - 1)) : 0;
+            sum += std::max(merged, splits_of(i, dilation(i)));
         }
         return sum;
     }
@@ -51,7 +51,7 @@ class Merging {
             if (!is_merged)
                 root = i;
             const int sides = is_merged && !grid_.causal ? 2 : 1;
-            const int parts = sides * most_splits(i, dilation(root));
+            const int parts = sides * splits_of(i, dilation(root));
             const int positions = length(i) - (is_merged ? length(i - 1) : 0);
             sum += parts * divide_up(std::max(positions, 0), std::int64_t{dilation(i)} * parts * block_rows);
         }
@@ -65,12 +65,12 @@ class Merging {
     bool merges(int i, int j) const { return ratio_ > 0 && period(i, j) <= ratio_; }
     // Returns the greatest number of ranges into which branch i is split. Branches are merged up to `ratio` times the
     // dilation `root`.
-    int most_splits(int i, int root) const {
-        int most = 1;
+    int splits_of(int i, int root) const {
+        int max_splits = 1;
         for (int j = i + 1; j < grid_.branch_count; ++j)
             if (ratio_ > 0 && dilation(j) / root <= ratio_)
-                most = std::max(most, splits_of_period(period(i, j)));
-        return most;
+                max_splits = std::max(max_splits, splits_of_period(period(i, j)));
+        return max_splits;
     }
 
     const TileGrid &grid_;
@@ -81,11 +81,11 @@ class Merging {
 
 void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
     const auto fits = [&](const Merging &merging) {
-        return merging.ranges() <= most_ranges && merging.strides().size() <= most_strides;
+        return merging.ranges() <= max_ranges && merging.strides().size() <= max_strides;
     };
     // If keys count once, no range is split. Each branch has a range on either side of the rows that it leaves to other
     // branches.
-    static_assert(2 * most_branches <= most_ranges);
+    static_assert(2 * max_branches <= max_ranges);
     const std::span<const GridBranch> branches(grid.branches, static_cast<std::size_t>(grid.branch_count));
     const bool may_merge = !grid.keys_count_once && std::ranges::all_of(branches, [](const GridBranch &branch) {
         return branch.range_dilation.value == branch.dilation.value;
@@ -98,12 +98,12 @@ void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
     }
     for (const int stride : Merging(grid, grid.merged_ratio).strides()) {
         // If another branch has left rows to this one, this range may have a single row. Then any stride will do.
-        const FastDivmod of_rows(grid.range_stride.remainder(stride) == 0 ? grid.range_stride.quotient(stride) : 1);
+        const FastDivmod row_stride(grid.range_stride.remainder(stride) == 0 ? grid.range_stride.quotient(stride) : 1);
         const std::span<const FastDivmod> found(grid.strides, static_cast<std::size_t>(grid.stride_count));
-        if (std::ranges::any_of(found, [&](const FastDivmod &other) { return other.value == of_rows.value; }))
+        if (std::ranges::any_of(found, [&](const FastDivmod &other) { return other.value == row_stride.value; }))
             continue;
-        grid.strides[grid.stride_count] = of_rows;
-        grid.longer_residues[grid.stride_count++] = of_rows.remainder(static_cast<int>(rows_of_ranges));
+        grid.strides[grid.stride_count] = row_stride;
+        grid.longer_residues[grid.stride_count++] = row_stride.remainder(static_cast<int>(rows_of_ranges));
     }
 }
 

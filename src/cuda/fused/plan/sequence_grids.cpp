@@ -61,14 +61,15 @@ unsigned count_tiles(std::int64_t tiles, std::initializer_list<int> factors) {
 
 namespace {
 
-SequenceGrid sequence_of(const PlannedGrid &planned, const Problem &problem, GridOf what, const KernelShape &shape) {
+SequenceGrid sequence_of(const PlannedGrid &planned, const Problem &problem, GridResult what,
+                         const KernelShape &shape) {
     const TileGrid &tiles = planned.tiles;
-    const bool of_keys = what == GridOf::key_gradients;
+    const bool rows_are_keys = what == GridResult::key_gradients;
     SequenceGrid sequence{};
     for (int i = 0; i < tiles.branch_count; ++i)
         sequence.lengths[i] = FastDivmod(
             static_cast<int>(std::min<std::int64_t>(tiles.branches[i].length.value, problem.sequence_length)));
-    set_windows(of_keys ? problem.keys : problem.queries, of_keys ? problem.queries : problem.keys,
+    set_windows(rows_are_keys ? problem.keys : problem.queries, rows_are_keys ? problem.queries : problem.keys,
                 problem.sequence_length, sequence);
     number_tiles(tiles, planned.classes, shape.row_blocks, sequence);
     return sequence;
@@ -93,11 +94,11 @@ Plan plan_of_longest(const SequencePlans &plans) {
     return {longest, alone};
 }
 
-void lay_out_sequences(const SequencePlans &plans, GridOf what, const KernelShape &shape,
+void lay_out_sequences(const SequencePlans &plans, GridResult what, const KernelShape &shape,
                        std::vector<PlannedGrid> &grids) {
-    const bool of_keys = what == GridOf::key_gradients;
+    const bool rows_are_keys = what == GridResult::key_gradients;
     const Problem &rows = plans.rows();
-    const Window &own = of_keys ? rows.keys : rows.queries, &other = of_keys ? rows.queries : rows.keys;
+    const Window &own = rows_are_keys ? rows.keys : rows.queries, &other = rows_are_keys ? rows.queries : rows.keys;
     std::vector<double> pairs;
     for (const Plan &plan : plans.plans())
         pairs.push_back(plan.pairs(ANNULUS_ALL_BRANCHES));

@@ -34,7 +34,7 @@ Plan plan_of_longest(const SequencePlans &plans);
 inline Plan plan_of_rows(const SequencePlans &plans) {
     return {plan_of_longest(plans), plans.rows()};
 }
-void lay_out_sequences(const SequencePlans &plans, GridOf what, const KernelShape &shape,
+void lay_out_sequences(const SequencePlans &plans, GridResult what, const KernelShape &shape,
                        std::vector<PlannedGrid> &grids);
 
 inline bool are_over_sequences(const std::vector<PlannedGrid> &grids) {
@@ -46,7 +46,7 @@ std::vector<RowSequence> row_sequences(const SequencePlans &plans);
 
 // Device memory for what grids and repairs read of several sequences. Both are null for one sequence.
 struct SequenceMemory {
-    std::byte *of_grids; // for each grid its shapes, then its sequences
+    std::byte *grid_tables; // for each grid its shapes, then its sequences
     RowSequence *rows;
 };
 SequenceMemory book_sequences(Workspace &workspace, std::initializer_list<const std::vector<PlannedGrid> *> sides,

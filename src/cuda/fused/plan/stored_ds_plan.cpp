@@ -8,8 +8,8 @@
 
 namespace annulus {
 
-std::size_t StoredDsParts::bytes_of_cell() const {
-    return static_cast<std::size_t>(of_segment.images_of_segment()) * StoredDs::image_bytes;
+std::size_t StoredDsParts::cell_bytes() const {
+    return static_cast<std::size_t>(layout.images_of_segment()) * StoredDs::image_bytes;
 }
 
 namespace {
@@ -61,23 +61,23 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
 // for.
 std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks_of_tile, int ctas, bool keys_return,
                                       std::size_t bytes) {
-    const StoredDs &stored = parts.of_segment;
+    const StoredDs &stored = parts.layout;
     const int passes = stored.turns.passes;
     const std::int64_t cells_of_pass = std::int64_t{parts.batches} * parts.heads * parts.segments;
     const std::int64_t cells = passes * cells_of_pass;
-    const auto room = static_cast<std::int64_t>(bytes / parts.bytes_of_cell());
-    const std::int64_t of_keys = divide_up(stored.keys, row_blocks_of_tile);
-    const std::int64_t tiles = of_keys + divide_up(stored.queries, StoredDs::row_blocks_of_tile);
+    const auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
+    const std::int64_t key_tiles = divide_up(stored.keys, row_blocks_of_tile);
+    const std::int64_t tiles = key_tiles + divide_up(stored.queries, StoredDs::row_blocks_of_tile);
     // Each group has its own counters, so it has at least 32 tiles. If all tiles are few, they are one group: the tiles
     // of keys come first, which are the longest. All three numbers were measured.
     const bool are_few = passes == 1 && cells <= room && cells * tiles <= (stored.is_triangle ? 8 : 4) * ctas;
     const std::int64_t group = are_few ? cells : passes > 1 ? 1 : std::min(divide_up(32, tiles), cells);
-    const std::int64_t groups = divide_up(cells, group), most = std::min(groups, room / group);
+    const std::int64_t groups = divide_up(cells, group), max_groups = std::min(groups, room / group);
     const std::int64_t apart = divide_up((stored.is_triangle ? 5 : 4) * ctas, 2 * group * tiles);
-    if (most < std::min<std::int64_t>(groups, passes > 1 ? 4 : 3) || (passes > 1 && cells_of_pass < 2) ||
-        most * group * tiles < std::min<std::int64_t>(cells * tiles, 3 * ctas))
+    if (max_groups < std::min<std::int64_t>(groups, passes > 1 ? 4 : 3) || (passes > 1 && cells_of_pass < 2) ||
+        max_groups * group * tiles < std::min<std::int64_t>(cells * tiles, 3 * ctas))
         return std::nullopt;
-    const std::int64_t in_memory = keys_return || passes > 1 ? most : std::min(2 * apart + 1, most);
+    const std::int64_t in_memory = keys_return || passes > 1 ? max_groups : std::min(2 * apart + 1, max_groups);
     std::int64_t behind = passes > 1 ? 1 : in_memory / 2;
     if (keys_return)
         behind = in_memory == groups ? groups : std::max(behind, in_memory - 1 - apart);
@@ -88,7 +88,7 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
     return StoredTurns{FastDivmod(number(group)),
                        FastDivmod(number(group * tiles)),
                        FastDivmod(number(in_memory)),
-                       number(group * of_keys),
+                       number(group * key_tiles),
                        FastDivmod(number(cells_of_pass)),
                        passes,
                        number(groups),
@@ -102,29 +102,29 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
 std::optional<StoredDsParts> plan_passes(const Problem &problem, CallPart part, StoredDsParts parts, bool sums_keys,
                                          int row_blocks_of_tile, int multiprocessors, std::size_t bytes) {
     constexpr int fewest_queries = 4608 / row_block_rows;
-    const int queries = parts.of_segment.queries;
+    const int queries = parts.layout.queries;
     parts.segments = parts.all_segments;
     parts.heads = problem.kv_heads;
     parts.batches = static_cast<int>(problem.batch);
     for (int passes = 1; passes == 1 || divide_up(queries, passes) >= fewest_queries; ++passes) {
-        parts.of_segment.queries = static_cast<int>(divide_up(queries, passes));
-        parts.of_segment.turns.passes = static_cast<int>(divide_up(queries, parts.of_segment.queries));
-        std::size_t of_sums = 0;
+        parts.layout.queries = static_cast<int>(divide_up(queries, passes));
+        parts.layout.turns.passes = static_cast<int>(divide_up(queries, parts.layout.queries));
+        std::size_t sum_bytes = 0;
         if (passes > 1 && !sums_keys) {
-            const std::size_t of_head = 2 * sizeof(float) * static_cast<std::size_t>(problem.key_rows()) *
-                                        static_cast<std::size_t>(problem.head_dim);
-            const auto most = static_cast<std::int64_t>(std::max<std::size_t>(bytes / 8 / of_head, 1));
+            const std::size_t head_bytes = 2 * sizeof(float) * static_cast<std::size_t>(problem.key_rows()) *
+                                           static_cast<std::size_t>(problem.head_dim);
+            const auto max_heads = static_cast<std::int64_t>(std::max<std::size_t>(bytes / 8 / head_bytes, 1));
             parts.batches = 1;
-            parts.heads = static_cast<int>(divide_up(problem.kv_heads, divide_up(problem.kv_heads, most)));
-            parts.of_segment.ends_partial = true;
-            of_sums = of_head * static_cast<std::size_t>(parts.heads);
+            parts.heads = static_cast<int>(divide_up(problem.kv_heads, divide_up(problem.kv_heads, max_heads)));
+            parts.layout.ends_partial = true;
+            sum_bytes = head_bytes * static_cast<std::size_t>(parts.heads);
         }
-        if (of_sums >= bytes)
+        if (sum_bytes >= bytes)
             return std::nullopt;
         if (const std::optional<StoredTurns> turns =
-                find_turns(parts, row_blocks_of_tile, multiprocessors, is_of_other_keys(part), bytes - of_sums)) {
-            parts.of_segment.turns = *turns;
-            parts.of_segment.cells = turns->cells_of_group.value * turns->groups_in_memory.value;
+                find_turns(parts, row_blocks_of_tile, multiprocessors, is_of_other_keys(part), bytes - sum_bytes)) {
+            parts.layout.turns = *turns;
+            parts.layout.cells = turns->cells_of_group.value * turns->groups_in_memory.value;
             return parts;
         }
     }
@@ -143,35 +143,35 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart par
     const GridBranch &branch = tiles.branches[0];
     StoredDsParts parts{1, 1, 1, tiles.sequence.segments, {}};
     const auto row_blocks = [&](const Window &window) {
-        const std::int64_t of_segment = std::min<std::int64_t>(window.length, branch.length.value);
-        return static_cast<int>(divide_up(divide_up(of_segment, branch.dilation.value), row_block_rows));
+        const std::int64_t segment_rows = std::min<std::int64_t>(window.length, branch.length.value);
+        return static_cast<int>(divide_up(divide_up(segment_rows, branch.dilation.value), row_block_rows));
     };
-    parts.of_segment.queries = row_blocks(problem.queries);
-    parts.of_segment.keys = row_blocks(problem.keys);
-    parts.of_segment.is_triangle = tiles.causal && problem.queries == problem.keys;
+    parts.layout.queries = row_blocks(problem.queries);
+    parts.layout.keys = row_blocks(problem.keys);
+    parts.layout.is_triangle = tiles.causal && problem.queries == problem.keys;
     if (shapes.storing == StoringKernels::one)
-        return plan_passes(problem, part, parts, sums_keys, shapes.of_keys.row_blocks, multiprocessors, bytes);
-    auto room = static_cast<std::int64_t>(bytes / parts.bytes_of_cell());
+        return plan_passes(problem, part, parts, sums_keys, shapes.keys.row_blocks, multiprocessors, bytes);
+    auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
     if (room == 0)
         return std::nullopt;
     const auto take = [&](std::int64_t all) { // divides into parts of equal size
-        const std::int64_t most = std::clamp<std::int64_t>(room, 1, all);
+        const std::int64_t max_part = std::clamp<std::int64_t>(room, 1, all);
         room /= all;
-        return static_cast<int>(divide_up(all, divide_up(all, most)));
+        return static_cast<int>(divide_up(all, divide_up(all, max_part)));
     };
     parts.segments = take(parts.all_segments);
     parts.heads = take(problem.kv_heads);
     parts.batches = take(problem.batch);
-    parts.of_segment.cells = parts.segments * parts.heads * parts.batches;
+    parts.layout.cells = parts.segments * parts.heads * parts.batches;
     return parts;
 }
 
 bool zeros_outweigh_ds(const Problem &problem, const TileGrid &tiles, const StoredDsParts &parts) {
-    const StoredDs &stored = parts.of_segment;
-    const std::int64_t of_keys = stored.keys;
-    const std::int64_t of_cell =
-        of_keys * (stored.is_triangle ? of_keys + 1 : std::int64_t{2} * stored.turns.passes * stored.queries) / 2;
-    const std::int64_t images = problem.batch * problem.heads * parts.all_segments * of_cell;
+    const StoredDs &stored = parts.layout;
+    const std::int64_t key_blocks = stored.keys;
+    const std::int64_t cell_images =
+        key_blocks * (stored.is_triangle ? key_blocks + 1 : std::int64_t{2} * stored.turns.passes * stored.queries) / 2;
+    const std::int64_t images = problem.batch * problem.heads * parts.all_segments * cell_images;
     const std::int64_t rows = problem.heads * problem.queries.length + 2 * problem.kv_heads * problem.key_rows();
     const std::int64_t bytes = problem.batch * rows * problem.head_dim * dtype_bytes(problem.dtype);
     return bytes - bytes / tiles.branches[0].dilation.value > images * StoredDs::image_bytes;

@@ -17,10 +17,10 @@ namespace annulus {
 struct StoredDsParts {
     int batches, heads, segments;
     int all_segments;
-    StoredDs of_segment; // for one segment of one head; also how many cells are in memory at a time
+    StoredDs layout; // for one segment of one head; also how many cells are in memory at a time
 
-    std::size_t bytes_of_cell() const;
-    std::size_t bytes() const { return static_cast<std::size_t>(of_segment.cells) * bytes_of_cell(); }
+    std::size_t cell_bytes() const;
+    std::size_t bytes() const { return static_cast<std::size_t>(layout.cells) * cell_bytes(); }
 };
 
 // Plans how dS is stored in `bytes` bytes. Returns none if dS does not fit, or only for too few tiles at a time.

@@ -18,7 +18,7 @@ struct CellBranch {
     bool serves; // whether the branch serves the head
     // Another branch visits this branch's range rows between these positions. This branch visits the rest. If no other
     // branch visits any, start >= end.
-    int others_start, others_end;
+    int covered_start, covered_end;
     std::uint8_t ancestors; // bits of the branches that visit them; each counts this branch in its multiplicity
     int root_dilation;      // of the first branch of the chain of ancestors, or the branch's own
 
@@ -33,27 +33,27 @@ struct CellBranch {
         const int residue = branch.dilation.remainder(start + (serves ? branch.phase(head) : 0));
         row_residue = row_dilation == 1 ? 0 : residue;
         range_residue = range_dilation == 1 ? 0 : residue;
-        others_start = end;
-        others_end = start;
+        covered_start = end;
+        covered_end = start;
         ancestors = 0;
         root_dilation = range_dilation;
     }
 
-    constexpr bool has_others() const { return others_start < others_end; }
+    constexpr bool has_covered() const { return covered_start < covered_end; }
 
     // Marks the rows that `other` visits for this branch. `other` is branch `index` of the grid and comes before this
     // branch.
-    constexpr void leave_to(const TileGrid &grid, int index, const CellBranch &other) {
-        if (!has_ranges_in(grid.branches[index], other))
+    constexpr void mark_covered(const TileGrid &grid, int index, const CellBranch &other) {
+        if (!is_covered_by(grid.branches[index], other))
             return;
         if (grid.keys_count_once) {
             // All segments contain the cell. So the union of the segments is one interval.
-            others_start = other.start < others_start ? other.start : others_start;
-            others_end = other.end > others_end ? other.end : others_end;
+            covered_start = other.start < covered_start ? other.start : covered_start;
+            covered_end = other.end > covered_end ? other.end : covered_end;
         } else if (start <= other.start && other.end <= end &&
                    range_dilation <= static_cast<std::int64_t>(grid.merged_ratio) * other.root_dilation) {
-            others_start = other.start;
-            others_end = other.end;
+            covered_start = other.start;
+            covered_end = other.end;
             ancestors = static_cast<std::uint8_t>(other.ancestors | 1u << index);
             root_dilation = other.root_dilation;
         }
@@ -62,11 +62,11 @@ struct CellBranch {
   private:
     // True if every range row and every row block of this branch inside the segment of `other` is also in `other`.
     // Requires other.range_dilation <= range_dilation. `grid_branch` is `other` as the grid has it.
-    constexpr bool has_ranges_in(const GridBranch &of_other, const CellBranch &other) const {
-        return of_other.range_dilation.remainder(range_residue) == other.range_residue &&
+    constexpr bool is_covered_by(const GridBranch &grid_branch, const CellBranch &other) const {
+        return grid_branch.range_dilation.remainder(range_residue) == other.range_residue &&
                (other.row_dilation == 1 ||
-                (other.row_rule == row_rule &&
-                 (row_rule == ANNULUS_QUERY_RESIDUE || of_other.dilation.remainder(row_residue) == other.row_residue)));
+                (other.row_rule == row_rule && (row_rule == ANNULUS_QUERY_RESIDUE ||
+                                                grid_branch.dilation.remainder(row_residue) == other.row_residue)));
     }
 };
 

@@ -35,22 +35,22 @@
 namespace annulus {
 
 // Marks for each branch of `active` the rows that another active branch visits for it. Lane i updates branch i.
-__device__ __forceinline__ void share_ranges(const TileGrid &grid, TileSearch &search, int lane, unsigned taking) {
-    for (unsigned left = taking; left; left &= left - 1) {
+__device__ __forceinline__ void share_ranges(const TileGrid &grid, TileSearch &search, int lane, unsigned active) {
+    for (unsigned left = active; left; left &= left - 1) {
         const int i = __ffs(left) - 1;
         const CellBranch &other = search.branches[i];
-        if (lane > i && (taking >> lane & 1))
-            search.branches[lane].leave_to(grid, i, other);
+        if (lane > i && (active >> lane & 1))
+            search.branches[lane].mark_covered(grid, i, other);
         __syncwarp();
     }
 }
 
 // Returns how often a position of a range of branch b counts for a row block. It counts once for b, and once for each
 // of the branches `descendants` of b that have the position and the row block.
-__device__ __forceinline__ int multiplicity_of(const TileGrid &grid, const TileSearch &search, unsigned below,
+__device__ __forceinline__ int multiplicity_of(const TileGrid &grid, const TileSearch &search, unsigned descendants,
                                                unsigned branches_of_row_block, int position) {
     int multiplicity = 1;
-    for (unsigned others = below; others; others &= others - 1) {
+    for (unsigned others = descendants; others; others &= others - 1) {
         const int other = __ffs(others) - 1;
         multiplicity += (branches_of_row_block & others & -others) &&
                         grid.branches[other].range_dilation.remainder(position) == search.branches[other].range_residue;
@@ -60,18 +60,18 @@ __device__ __forceinline__ int multiplicity_of(const TileGrid &grid, const TileS
 
 // Sets how many blocks of a range a row block sees, and how many of them it sees in full. quotient(x) must be x /
 // range.stride. The row block must take part in the range's branch.
-template <bool of_keys, int range_block_rows, int row_blocks, class Quotient>
+template <bool rows_are_keys, int range_block_rows, int row_blocks, class Quotient>
 __device__ __forceinline__ void find_blocks(const TileGrid &grid, const Range<row_blocks> &range,
                                             const RowBlock &row_block, const Quotient &quotient, int &blocks,
                                             int &full) {
     const int last = row_block.position(row_block.rows - 1);
     const auto seen_from = [&](int position) {
-        return grid.causal ? range.template visible<of_keys>(position, quotient) : range.count;
+        return grid.causal ? range.template visible<rows_are_keys>(position, quotient) : range.count;
     };
-    const int most = seen_from(of_keys ? row_block.first : last);
-    const int least = seen_from(of_keys ? last : row_block.first);
-    blocks = quotient_up(most, range_block_rows);
-    full = least / range_block_rows;
+    const int max_visible = seen_from(rows_are_keys ? row_block.first : last);
+    const int min_visible = seen_from(rows_are_keys ? last : row_block.first);
+    blocks = quotient_up(max_visible, range_block_rows);
+    full = min_visible / range_block_rows;
 }
 
 // Writes a range, with the tensor map and the coordinates of its first row. `own_stride` is the stride of the lane-th
@@ -98,29 +98,29 @@ __device__ __forceinline__ void write_range(const TileGrid &grid, int lane, int 
 }
 
 // Appends a range of branch b if some row block sees a row of it. The branches `descendants` set the multiplicities.
-template <bool of_keys, int range_block_rows, int row_blocks>
+template <bool rows_are_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch &search, int lane, int b,
-                                          unsigned below, int own_stride, int start, Range<row_blocks> range,
+                                          unsigned descendants, int own_stride, int start, Range<row_blocks> range,
                                           Tile<row_blocks> &tile, int &ranges) {
     // Lane 8 u + j handles column j for row block u.
     const int u = min(lane / multiplicity_period, row_blocks - 1), j = lane % multiplicity_period;
     const RowBlock &row_block = tile.row_block[u];
-    const unsigned place = of_keys ? (range.count + j) % multiplicity_period : j;
+    const unsigned place = rows_are_keys ? (range.count + j) % multiplicity_period : j;
     // Beyond the range the value is not used.
     const int position =
         static_cast<int>(static_cast<unsigned>(range.first) + place * static_cast<unsigned>(range.stride));
-    const int multiplicity = multiplicity_of(grid, search, below, row_block.branches, position);
+    const int multiplicity = multiplicity_of(grid, search, descendants, row_block.branches, position);
     int blocks = 0, full = 0;
     if (row_block.branches >> b & 1)
-        find_blocks<of_keys, range_block_rows>(
+        find_blocks<rows_are_keys, range_block_rows>(
             grid, range, row_block, [&](int x) { return x / range.stride; }, blocks, full);
     range.blocks = max_of_warp(blocks);
     if (range.blocks == 0)
         return;
     Range<row_blocks> &target = tile.range[ranges++];
-    const int of_next = __shfl_down_sync(~0u, multiplicity, 1);
+    const int next_multiplicity = __shfl_down_sync(~0u, multiplicity, 1);
     if (lane < row_blocks * multiplicity_period && j % 2 == 0) {
-        target.part[u].multiplicities[j / 2] = static_cast<std::uint8_t>(multiplicity | of_next << 4);
+        target.part[u].multiplicities[j / 2] = static_cast<std::uint8_t>(multiplicity | next_multiplicity << 4);
         target.part[u].blocks = blocks;
         target.part[u].full_blocks = full;
     }
@@ -129,37 +129,37 @@ __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch
 
 // Fills in the ranges of a tile whose row blocks take part in the branches `active`. Returns the number of ranges.
 // Position 0 of the sequence is row `start`.
-template <bool of_keys, int range_block_rows, int row_blocks>
+template <bool rows_are_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceGrid &sequence, const TileSearch &search,
-                                           int lane, unsigned taking, int start, Tile<row_blocks> &tile) {
+                                           int lane, unsigned active, int start, Tile<row_blocks> &tile) {
     const int own_stride = lane < grid.stride_count ? grid.strides[lane].value : 0;
     int ranges = 0;
-    for (unsigned left = taking; left; left &= left - 1) {
+    for (unsigned left = active; left; left &= left - 1) {
         const int b = __ffs(left) - 1;
         const CellBranch &branch = search.branches[b];
         const int dilation = branch.range_dilation;
-        const bool has_others = branch.has_others();
-        const bool counts_here = (taking >> lane & 1) && (search.branches[lane % most_branches].ancestors >> b & 1);
-        const unsigned below = __ballot_sync(~0u, counts_here);
-        const FastDivmod &of_grid = grid.branches[b].range_dilation;
-        const int period = of_grid.quotient(
-            max_of_warp(counts_here ? search.branches[lane % most_branches].range_dilation : dilation));
+        const bool has_covered = branch.has_covered();
+        const bool counts_here = (active >> lane & 1) && (search.branches[lane % max_branches].ancestors >> b & 1);
+        const unsigned descendants = __ballot_sync(~0u, counts_here);
+        const FastDivmod &grid_dilation = grid.branches[b].range_dilation;
+        const int period = grid_dilation.quotient(
+            max_of_warp(counts_here ? search.branches[lane % max_branches].range_dilation : dilation));
         const int splits = splits_of_period(period);
         // Under causality queries meet no key to the right of their segment. Keys meet no query to the left of theirs.
-        const int first_side = of_keys && has_others && grid.causal,
-                  last_side = has_others && (of_keys || !grid.causal);
+        const int first_side = rows_are_keys && has_covered && grid.causal,
+                  last_side = has_covered && (rows_are_keys || !grid.causal);
         for (int side = first_side; side <= last_side; ++side) {
-            const int from = max(side == 0 ? branch.start : branch.others_end, sequence.range_start);
+            const int from = max(side == 0 ? branch.start : branch.covered_end, sequence.range_start);
             const int to =
-                min(side == 0 ? branch.others_start : branch.end, sequence.range_start + sequence.range_count);
-            const Members rows(from, to, branch.range_residue, of_grid);
+                min(side == 0 ? branch.covered_start : branch.end, sequence.range_start + sequence.range_count);
+            const Members rows(from, to, branch.range_residue, grid_dilation);
             for (int split = 0; split < min(splits, rows.count); ++split) {
                 Range<row_blocks> range;
                 range.first = rows.first + split * dilation;
                 range.stride = splits * dilation;
                 range.count = splits == 1 ? rows.count : (rows.count - 1 - split) / splits + 1;
-                add_range<of_keys, range_block_rows>(grid, search, lane, b, below, own_stride, start, range, tile,
-                                                     ranges);
+                add_range<rows_are_keys, range_block_rows>(grid, search, lane, b, descendants, own_stride, start, range,
+                                                           tile, ranges);
             }
         }
     }

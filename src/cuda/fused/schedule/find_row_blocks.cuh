@@ -64,7 +64,7 @@ __device__ __forceinline__ int padding_of(const FastDivmod &range_dilation, cons
 
 // Fills in the row blocks of tile `index` of a cell. Returns the union of their branches, or 0 if there is no such
 // tile.
-template <bool of_keys, bool several, int row_blocks>
+template <bool rows_are_keys, bool may_be_several, int row_blocks>
 __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const SequenceGrid &sequence,
                                                     TileSearch &search, int lane, int index, int cell_start,
                                                     int cell_end, Tile<row_blocks> &tile) {
@@ -88,10 +88,10 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const 
     } else {
         find_classes(grid, search, lane);
         classes = search.class_count;
-        const RowClass &of_lane = search.classes[lane < classes ? lane : 0];
-        residue = of_lane.residue;
-        modulus = grid.levels[of_lane.level];
-        own_branches = of_lane.branches;
+        const RowClass &lane_class = search.classes[lane < classes ? lane : 0];
+        residue = lane_class.residue;
+        modulus = grid.levels[lane_class.level];
+        own_branches = lane_class.branches;
     }
     if (lane >= classes)
         own_branches = 0;
@@ -100,21 +100,21 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const 
     if (index * row_blocks >= sum_of_warp(own_row_blocks))
         return 0;
 
-    unsigned met = 0; // range rows that the class meets; it only orders the classes, so it may wrap around
+    unsigned met_rows = 0; // range rows that the class meets; it only orders the classes, so it may wrap around
     float padding_keys = 0;
     for (unsigned left = own_branches; left; left &= left - 1) {
         const CellBranch &branch = search.branches[__ffs(left) - 1];
         const FastDivmod &dilation = grid.branches[__ffs(left) - 1].range_dilation;
         const int count = Members(branch.start, branch.end, branch.range_residue, dilation).count;
-        met += count;
+        met_rows += count;
         if (grid.zero_keys)
-            padding_keys += padding_of(dilation, length_of<several>(grid, sequence, __ffs(left) - 1), count);
+            padding_keys += padding_of(dilation, length_of<may_be_several>(grid, sequence, __ffs(left) - 1), count);
     }
     int before = 0; // row blocks of the classes that come before the lane's class
     for (int i = 0; i < classes; ++i) {
-        const unsigned other_met = __shfl_sync(~0u, met, i);
+        const unsigned other_met_rows = __shfl_sync(~0u, met_rows, i);
         const int other_row_blocks = __shfl_sync(~0u, own_row_blocks, i);
-        before += other_met > met || (other_met == met && i < lane) ? other_row_blocks : 0;
+        before += other_met_rows > met_rows || (other_met_rows == met_rows && i < lane) ? other_row_blocks : 0;
     }
 
     unsigned all = 0;
@@ -126,7 +126,7 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const 
         if (is_owner) {
             // The longest row block comes first: later queries see more keys, and earlier keys are seen by more
             // queries.
-            const int j = (grid.causal && !of_keys ? own_row_blocks - 1 - place : place) * row_block_rows;
+            const int j = (grid.causal && !rows_are_keys ? own_row_blocks - 1 - place : place) * row_block_rows;
             tile.row_block[i] = {rows.first + j * modulus.value, modulus.value, min(row_block_rows, rows.count - j),
                                  own_branches, padding_keys};
         } else if (!owner && lane == 0) {

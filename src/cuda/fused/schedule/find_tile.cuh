@@ -13,7 +13,7 @@ namespace annulus {
 
 // Finds cell `number` of a segment: the interval of positions between the ends of segments of other branches. Returns
 // false if the segment has fewer cells.
-template <bool several>
+template <bool may_be_several>
 __device__ __forceinline__ bool find_cell(const TileGrid &grid, const SequenceGrid &sequence, int lane, int segment,
                                           int number, int &start, int &end) {
     start = (sequence.first_segment + segment) * sequence.segment_length;
@@ -21,7 +21,7 @@ __device__ __forceinline__ bool find_cell(const TileGrid &grid, const SequenceGr
     for (int i = 0;; ++i) {
         int cut = segment_end;
         if (lane < grid.branch_count) {
-            const FastDivmod &length = length_of<several>(grid, sequence, lane);
+            const FastDivmod &length = length_of<may_be_several>(grid, sequence, lane);
             cut = min(cut, (length.quotient(start) + 1) * length.value);
         }
         end = min_of_warp(cut);
@@ -56,7 +56,7 @@ struct TilePlace {
     int index, cell, segment; // the tile in its cell, the cell in its segment
     int head, batch;          // in the grid; not set if the grid is over several sequences
 };
-template <bool of_keys>
+template <bool rows_are_keys>
 __device__ __forceinline__ TilePlace find_place(const TileGrid &grid, const SequenceGrid &sequence, bool is_one,
                                                 int number) {
     const auto take = [&](const FastDivmod &count) { // the next digit
@@ -74,7 +74,7 @@ __device__ __forceinline__ TilePlace find_place(const TileGrid &grid, const Sequ
     }
     place.cell = take(sequence.cells_of_segment);
     place.segment = take(sequence.segments_of_section);
-    if (grid.causal && !of_keys)
+    if (grid.causal && !rows_are_keys)
         place.segment = sequence.segments_of_section.value - 1 - place.segment;
     if (is_one)
         place.head = take(grid.heads);
@@ -87,11 +87,11 @@ __device__ __forceinline__ TilePlace find_place(const TileGrid &grid, const Sequ
 enum class Sequences { one, several, either };
 
 // Finds tile `id`. Returns false if there is none of this number. A block of a range has `range_block_rows` rows.
-template <bool of_keys, int range_block_rows, Sequences sequences, int row_blocks>
+template <bool rows_are_keys, int range_block_rows, Sequences sequences, int row_blocks>
 __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, TileSearch &search, unsigned id,
                                                       Tile<row_blocks> &tile) {
-    constexpr bool several = sequences != Sequences::one; // or perhaps several
-    const bool is_one = !several || (sequences == Sequences::either && !grid.sequences);
+    constexpr bool may_be_several = sequences != Sequences::one;
+    const bool is_one = !may_be_several || (sequences == Sequences::either && !grid.sequences);
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     int number = static_cast<int>(id), head = 0;
     PlacedSequence placed{};
@@ -101,16 +101,16 @@ __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, Tile
         placed = find_sequence(grid, lane, number);
     }
     const SequenceGrid &sequence = is_one ? grid.sequence : grid.shapes[placed.shape];
-    const TilePlace place = find_place<of_keys>(grid, sequence, is_one, number);
+    const TilePlace place = find_place<rows_are_keys>(grid, sequence, is_one, number);
     head = grid.first_head + (is_one ? place.head : head) * grid.head_step;
     if (place.segment >= sequence.segments)
         return false;
 
     int cell_start, cell_end;
-    if (!find_cell<several>(grid, sequence, lane, place.segment, place.cell, cell_start, cell_end))
+    if (!find_cell<may_be_several>(grid, sequence, lane, place.segment, place.cell, cell_start, cell_end))
         return false;
     if (lane < grid.branch_count)
-        search.branches[lane] = CellBranch(grid.branches[lane], length_of<several>(grid, sequence, lane),
+        search.branches[lane] = CellBranch(grid.branches[lane], length_of<may_be_several>(grid, sequence, lane),
                                            sequence.sequence_length, head, cell_start);
     if (lane == 0) {
         tile.head = head;
@@ -122,15 +122,16 @@ __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, Tile
     if (cell_start >= cell_end)
         return false;
 
-    const unsigned taking =
-        find_row_blocks<of_keys, several>(grid, sequence, search, lane, place.index, cell_start, cell_end, tile);
-    if (!taking)
+    const unsigned active = find_row_blocks<rows_are_keys, may_be_several>(grid, sequence, search, lane, place.index,
+                                                                           cell_start, cell_end, tile);
+    if (!active)
         return false;
-    share_ranges(grid, search, lane, taking);
-    const int ranges = find_ranges<of_keys, range_block_rows>(grid, sequence, search, lane, taking, placed.start, tile);
+    share_ranges(grid, search, lane, active);
+    const int ranges =
+        find_ranges<rows_are_keys, range_block_rows>(grid, sequence, search, lane, active, placed.start, tile);
     if (ranges == 0 && grid.skips_empty)
         return false;
-    if (several && lane < row_blocks) // positions become rows of the call
+    if (may_be_several && lane < row_blocks) // positions become rows of the call
         tile.row_block[lane].first += placed.start;
     __syncwarp();
     return true;
@@ -139,7 +140,7 @@ __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, Tile
 // Finds the tile of a grid over one branch in one sequence. The rows of a segment are then one class, which makes the
 // search a few times faster. With short tiles, consumers wait for this search. Lane u finds row block u. The row blocks
 // meet rows at positions in [range_start, range_end). With `skips_empty` there are no tiles that meet no row.
-template <bool of_keys, int range_block_rows, int row_blocks>
+template <bool rows_are_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const TilePlace &place, int range_start,
                                                     int range_end, bool skips_empty, Tile<row_blocks> &tile) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
@@ -147,42 +148,43 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
     if (place.segment >= sequence.segments || place.cell > 0)
         return false;
     const int head = grid.first_head + place.head * grid.head_step;
-    const GridBranch &of_grid = grid.branches[0];
-    const CellBranch branch(of_grid, of_grid.length, sequence.sequence_length, head,
+    const GridBranch &grid_branch = grid.branches[0];
+    const CellBranch branch(grid_branch, grid_branch.length, sequence.sequence_length, head,
                             (sequence.first_segment + place.segment) * sequence.segment_length);
     if (!branch.serves)
         return false;
     const auto members = [&](int first, int end, int dilation, int residue) {
         return Members(max(branch.start, first), min(branch.end, end), residue,
-                       dilation == 1 ? FastDivmod(1) : of_grid.dilation);
+                       dilation == 1 ? FastDivmod(1) : grid_branch.dilation);
     };
     const Members rows =
         members(sequence.row_start, sequence.row_start + sequence.row_count, branch.row_dilation, branch.row_residue);
-    const Members met = members(range_start, range_end, branch.range_dilation, branch.range_residue);
+    const Members range_members = members(range_start, range_end, branch.range_dilation, branch.range_residue);
     const int all = quotient_up(rows.count, row_block_rows), number = place.index * row_blocks + lane;
     if (place.index * row_blocks >= all)
         return false;
 
     Range<row_blocks> range;
-    range.first = met.first;
+    range.first = range_members.first;
     range.stride = branch.range_dilation;
-    range.count = met.count;
+    range.count = range_members.count;
     RowBlock row_block{};
     RangePart part{};
     if (lane < row_blocks && number < all) {
         // The longest row block comes first, as in a grid over several branches.
-        const int j = (grid.causal && !of_keys ? all - 1 - number : number) * row_block_rows;
+        const int j = (grid.causal && !rows_are_keys ? all - 1 - number : number) * row_block_rows;
         int padding = 0;
         if (grid.zero_keys)
-            padding = padding_of(of_grid.range_dilation, of_grid.length,
-                                 Members(branch.start, branch.end, branch.range_residue, of_grid.range_dilation).count);
+            padding =
+                padding_of(grid_branch.range_dilation, grid_branch.length,
+                           Members(branch.start, branch.end, branch.range_residue, grid_branch.range_dilation).count);
         row_block = {rows.first + j * branch.row_dilation, branch.row_dilation, min(row_block_rows, rows.count - j), 1,
                      static_cast<float>(padding)};
-        find_blocks<of_keys, range_block_rows>(
-            grid, range, row_block, [&](int x) { return of_grid.range_dilation.quotient(x); }, part.blocks,
+        find_blocks<rows_are_keys, range_block_rows>(
+            grid, range, row_block, [&](int x) { return grid_branch.range_dilation.quotient(x); }, part.blocks,
             part.full_blocks);
-        for (std::uint8_t &of_columns : part.multiplicities)
-            of_columns = 1 | 1 << 4;
+        for (std::uint8_t &column_pair : part.multiplicities)
+            column_pair = 1 | 1 << 4;
     }
     range.blocks = max_of_warp(part.blocks);
     if (range.blocks == 0 && skips_empty)
@@ -203,19 +205,19 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
 }
 
 // Finds tile `id` by code made for its kind of grid. That is faster, but too much code for kernels whose tile-finding
-// warps also multiply. `several`: the grid may be over several sequences.
-template <bool of_keys, int range_block_rows, bool several, int row_blocks>
+// warps also multiply. `may_be_several`: the grid may be over several sequences.
+template <bool rows_are_keys, int range_block_rows, bool may_be_several, int row_blocks>
 __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &search, unsigned id,
                                           Tile<row_blocks> &tile) {
-    if (several && grid.sequences)
-        return find_tile_of_branches<of_keys, range_block_rows, Sequences::several>(grid, search, id, tile);
+    if (may_be_several && grid.sequences)
+        return find_tile_of_branches<rows_are_keys, range_block_rows, Sequences::several>(grid, search, id, tile);
     if (grid.branch_count == 1 && !grid.has_residue_classes) {
         const SequenceGrid &sequence = grid.sequence;
-        return find_tile_of_branch<of_keys, range_block_rows>(
-            grid, find_place<of_keys>(grid, sequence, true, static_cast<int>(id)), sequence.range_start,
+        return find_tile_of_branch<rows_are_keys, range_block_rows>(
+            grid, find_place<rows_are_keys>(grid, sequence, true, static_cast<int>(id)), sequence.range_start,
             sequence.range_start + sequence.range_count, grid.skips_empty, tile);
     }
-    return find_tile_of_branches<of_keys, range_block_rows, Sequences::one>(grid, search, id, tile);
+    return find_tile_of_branches<rows_are_keys, range_block_rows, Sequences::one>(grid, search, id, tile);
 }
 
 } // namespace annulus

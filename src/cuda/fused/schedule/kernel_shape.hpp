@@ -38,7 +38,7 @@ constexpr std::span<const Gradients> gradients_of_keys(int head_dim) {
 // The shapes of the backward kernels of a dtype and head dimension: tiles of queries for dQ, tiles of keys for dK and
 // dV.
 struct BackwardShapes {
-    KernelShape of_queries, of_keys;
+    KernelShape queries, keys;
     StoringKernels storing;
 };
 

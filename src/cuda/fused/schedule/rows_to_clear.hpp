@@ -13,9 +13,9 @@ namespace annulus {
 // positions, heads, batch entries, tensors.
 struct RowsToClear {
     static constexpr int piece_rows = 32, piece_heads = 32; // a bit for each row, a lane for each head
-    static constexpr int most_tensors = 3;
+    static constexpr int max_tensors = 3;
 
-    TensorRows tensors[most_tensors], lse; // if lse.data is not null, LSE becomes -infinity
+    TensorRows tensors[max_tensors], lse; // if lse.data is not null, LSE becomes -infinity
     int rows, heads;
     FastDivmod row_pieces, head_pieces, batches; // number of each
     int first_piece, end_piece;                  // the pieces of this launch

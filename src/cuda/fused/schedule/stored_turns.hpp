@@ -37,11 +37,11 @@ struct TurnRange {
 
 struct StoredTurns {
     FastDivmod cells_of_group, tiles_of_group, groups_in_memory;
-    int tiles_of_keys; // tiles of keys in a group
+    int key_tiles_of_group; // tiles of keys in a group
     FastDivmod cells_of_pass;
     int passes = 1;
     int groups, groups_behind; // groups in all passes; how many groups tiles of queries are behind tiles of keys
-    TurnRange of_launch;
+    TurnRange launch_turns;
 
     constexpr int count() const { return (groups + groups_behind) * tiles_of_group.value; }
     constexpr TurnRange all() const { return {0, count()}; }
@@ -49,8 +49,8 @@ struct StoredTurns {
     constexpr TurnRange after_keys() const { return {end_of_keys(), count()}; }
     constexpr StoredTurn turn(int number) const {
         const int group = tiles_of_group.quotient(number), tile = tiles_of_group.remainder(number);
-        return tile < tiles_of_keys ? of_group(false, group, tile)
-                                    : of_group(true, group - groups_behind, tile - tiles_of_keys);
+        return tile < key_tiles_of_group ? make_turn(false, group, tile)
+                                         : make_turn(true, group - groups_behind, tile - key_tiles_of_group);
     }
     // The first and the last turns may belong to no group, and the last group may have fewer cells.
     constexpr bool has_group(const StoredTurn &turn) const { return turn.group >= 0 && turn.group < groups; }
@@ -61,10 +61,10 @@ struct StoredTurns {
     // its place has been multiplied.
     constexpr int place(int group) const { return groups_in_memory.remainder(group); }
     constexpr int needed(const StoredTurn &turn) const {
-        if (of_launch.first > 0)
+        if (launch_turns.first > 0)
             return 0;
         return turn.multiplies ? keys_until(turn.group)
-                               : groups_in_memory.quotient(turn.group) * (tiles_of_group.value - tiles_of_keys);
+                               : groups_in_memory.quotient(turn.group) * (tiles_of_group.value - key_tiles_of_group);
     }
     // A tile of keys after the first pass also waits for its cell's group in the pass before. needed_before() is how
     // many turns of keys must have ended in the place of that group.
@@ -74,9 +74,9 @@ struct StoredTurns {
 
   private:
     // Returns the number of tiles of keys in the groups that use this group's place, up to and including it.
-    constexpr int keys_until(int group) const { return (groups_in_memory.quotient(group) + 1) * tiles_of_keys; }
-    constexpr int end_of_keys() const { return (groups - 1) * tiles_of_group.value + tiles_of_keys; }
-    constexpr StoredTurn of_group(bool multiplies, int group, int tile) const {
+    constexpr int keys_until(int group) const { return (groups_in_memory.quotient(group) + 1) * key_tiles_of_group; }
+    constexpr int end_of_keys() const { return (groups - 1) * tiles_of_group.value + key_tiles_of_group; }
+    constexpr StoredTurn make_turn(bool multiplies, int group, int tile) const {
         const int cell =
             group * cells_of_group.value + cells_of_group.remainder(tile); // index among the cells of all passes
         return {multiplies, group, cells_of_pass.quotient(cell), cells_of_pass.remainder(cell),

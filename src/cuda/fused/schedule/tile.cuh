@@ -54,14 +54,14 @@ template <int row_blocks> struct Range {
 
     // Returns how many rows of the range are visible to a row of the other side, under causality. quotient(x) must be x
     // / stride for x >= 0.
-    template <bool of_keys, class Quotient>
+    template <bool rows_are_keys, class Quotient>
     __device__ __forceinline__ int visible(int position, const Quotient &quotient) const {
-        if (of_keys)
+        if (rows_are_keys)
             return position <= first ? count : count - min(count, quotient(position - first + stride - 1));
         return position < first ? 0 : min(count, quotient(position - first) + 1);
     }
-    template <bool of_keys> __device__ __forceinline__ int visible(int position) const {
-        return visible<of_keys>(position, [this](int x) {
+    template <bool rows_are_keys> __device__ __forceinline__ int visible(int position) const {
+        return visible<rows_are_keys>(position, [this](int x) {
             // Most strides are powers of two. A shift takes a few instructions, a division about fifty.
             return __popc(stride) == 1 ? x >> (__ffs(stride) - 1) : x / stride;
         });
@@ -72,7 +72,7 @@ template <int row_blocks> struct Tile {
     int batch, head;
     int ranges; // -1: there are no more tiles
     RowBlock row_block[row_blocks];
-    Range<row_blocks> range[most_ranges];
+    Range<row_blocks> range[max_ranges];
 
     // True if row block u, of queries, sees a key from one of its positions.
     __device__ __forceinline__ bool sees_keys(const TileGrid &grid, int u, int position) const {

@@ -20,11 +20,11 @@
 
 namespace annulus {
 
-constexpr int most_branches = 8; // branches of a launch
-constexpr int most_strides = 8;  // different strides of range rows
-constexpr int most_levels = 31;  // between a dilation of 1 and a dilation of 2^30
-constexpr int most_classes = 32; // classes of row blocks in a cell and head
-constexpr int most_ranges = 16;  // ranges of a tile
+constexpr int max_branches = 8; // branches of a launch
+constexpr int max_strides = 8;  // different strides of range rows
+constexpr int max_levels = 31;  // between a dilation of 1 and a dilation of 2^30
+constexpr int max_classes = 32; // classes of row blocks in a cell and head
+constexpr int max_ranges = 16;  // ranges of a tile
 constexpr int row_block_rows = 64;
 constexpr int multiplicity_period = 8; // in rows of a range
 
@@ -64,7 +64,7 @@ struct GridBranch {
 // The rows that have partial results. Such a row takes part in one of these branches, in a segment that is not inside
 // the window.
 struct PartialRows {
-    GridBranch branches[most_branches];
+    GridBranch branches[max_branches];
     int branch_count;
     int window_start, window_end; // in positions
 
@@ -98,7 +98,7 @@ struct TensorRows {
 
 // The part of a grid that depends on a sequence's length and windows. Positions are those of the sequence.
 struct SequenceGrid {
-    FastDivmod lengths[most_branches]; // of the branches' segments
+    FastDivmod lengths[max_branches]; // of the branches' segments
     // Segments here are the shortest of all branches. The segment ends of other branches may cut them into cells.
     FastDivmod tiles_of_cell, cells_of_segment, segments_of_section, sections;
     FastDivmod tiles_of_class; // only with residue_classes
@@ -131,15 +131,15 @@ enum class RowOrder {
 struct TileGrid {
     // For each stride of range rows there are two tensor maps. The first is for residues below (rows modulo stride),
     // the second for all other residues, which have one row less.
-    FastDivmod strides[most_strides];
-    int longer_residues[most_strides]; // rows modulo stride
+    FastDivmod strides[max_strides];
+    int longer_residues[max_strides]; // rows modulo stride
     int stride_count;
 
     // Sorted by dilation, then by length. Each dilation divides the next. Dilations that divide row blocks into classes
     // are levels.
-    GridBranch branches[most_branches];
+    GridBranch branches[max_branches];
     int branch_count;
-    FastDivmod levels[most_levels]; // 1, …, the largest dilation; each divides the next
+    FastDivmod levels[max_levels]; // 1, …, the largest dilation; each divides the next
     // With row rule `residue`: the largest dilation. Each residue modulo it is a class of row blocks.
     FastDivmod residue_classes;
     bool has_residue_classes;
@@ -207,9 +207,9 @@ struct TileGrid {
 };
 
 // Returns the segment length of a branch in a sequence. It is the grid's, unless there are several sequences.
-template <bool several>
+template <bool may_be_several>
 constexpr const FastDivmod &length_of(const TileGrid &grid, const SequenceGrid &sequence, int branch) {
-    return several ? sequence.lengths[branch] : grid.branches[branch].length;
+    return may_be_several ? sequence.lengths[branch] : grid.branches[branch].length;
 }
 
 } // namespace annulus

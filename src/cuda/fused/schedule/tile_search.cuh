@@ -16,17 +16,17 @@ struct RowClass {
     std::uint8_t branches; // a bit for each branch that the class takes part in
 };
 
-static_assert(most_branches <= 8, "ancestors, branches of classes, and multiplicities of four bits");
+static_assert(max_branches <= 8, "ancestors, branches of classes, and multiplicities of four bits");
 struct TileSearch {
-    CellBranch branches[most_branches];
+    CellBranch branches[max_branches];
     // The classes that were found last, and the row dilations and row residues they were found for. Most tiles have the
     // same ones as the tile before.
-    RowClass classes[most_classes];
+    RowClass classes[max_classes];
     int class_count;
-    int dilations[most_branches], residues[most_branches];
+    int dilations[max_branches], residues[max_branches];
 
     __device__ __forceinline__ void start(int lane) {
-        if (lane < most_branches)
+        if (lane < max_branches)
             dilations[lane] = -1;
         __syncwarp();
     }

@@ -18,7 +18,7 @@ constexpr bool stores_d_s(int head_dim) {
 }
 
 struct BackwardParams : BackwardWork {
-    CUtensorMap range_scores[2 * most_strides], range_values[2 * most_strides];
+    CUtensorMap range_scores[2 * max_strides], range_values[2 * max_strides];
     TensorRows range_score_rows, range_value_rows; // the same, for rows along a curve
     // Of a kernel over row blocks of keys that stores dS and multiplies it: what there is to do for queries, and K.
     BackwardWork of_queries;

@@ -9,7 +9,7 @@
 namespace annulus {
 
 struct ForwardParams : ForwardWork {
-    CUtensorMap k[2 * most_strides], v[2 * most_strides];
+    CUtensorMap k[2 * max_strides], v[2 * max_strides];
     TensorRows k_rows, v_rows; // the same, for rows along a curve
 };
 

@@ -30,8 +30,8 @@ template <class Traits> class StoredTileFinder {
     __device__ __forceinline__ bool take(const PipelineState<tile_slots> &at) {
         const StoredTurns &turns = params_.kept.turns;
         for (;;) {
-            const int number = turns.of_launch.first + static_cast<int>(take_next(params_));
-            if (number >= turns.of_launch.end) {
+            const int number = turns.launch_turns.first + static_cast<int>(take_next(params_));
+            if (number >= turns.launch_turns.end) {
                 tell(at.count, true);
                 return false;
             }
