@@ -3,6 +3,7 @@
 
 #include "cuda/fused/plan/backward_steps.hpp"
 #include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/plan/tuning.hpp"
 #include "cuda/results/cuda_call.hpp"
 
 #include <algorithm>
@@ -55,7 +56,7 @@ void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shape
     const bool sums_keys = part != CallPart::whole || keys.has_own_partial;
     storing.stored = plan_stored_ds(
         plan.problem(), part, result.queries.grids, keys.grids, sums_keys, shapes, multiprocessors,
-        limit == 0 && shapes.storing == StoringKernels::one ? usual_room_for_ds : room_within(limit, used));
+        limit == 0 && shapes.storing == StoringKernels::one ? tuning::usual_room_for_ds : room_within(limit, used));
     if (!storing.stored)
         return;
     if (storing.stored->layout.turns.passes > 1) {

@@ -2,6 +2,7 @@
 #include "cuda/fused/plan/branch_split.hpp"
 
 #include "cuda/fused/plan/grid_time.hpp"
+#include "cuda/fused/plan/tuning.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -17,12 +18,9 @@ namespace annulus {
 
 namespace {
 
-constexpr double min_rows_to_split = 3 * launch_rows; // time of a grid below which a split is not considered
-constexpr double min_gain = 0.05;
-
 // Returns the time of a launch whose tiles share the multiprocessors.
 double rows_on(int multiprocessors, double all_tiles) {
-    return all_tiles / multiprocessors + launch_rows;
+    return all_tiles / multiprocessors + tuning::launch_rows;
 }
 
 std::vector<GridBranch> branches_of(std::span<const PlannedGrid> grids) {
@@ -74,9 +72,9 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
         return std::nullopt;
     std::optional<BranchSplit> best;
     const double rows_of_whole = rows_on(multiprocessors, rows_of_tiles(whole.tiles, shape));
-    if (rows_of_whole < min_rows_to_split)
+    if (rows_of_whole < tuning::min_rows_to_split)
         return best;
-    const double max_rows = (1 - min_gain) * rows_of_whole;
+    const double max_rows = (1 - tuning::min_gain) * rows_of_whole;
     double min_rows = max_rows;
     for (int count = 1; count < whole.tiles.branch_count; ++count) {
         std::optional<std::vector<PlannedGrid>> grids = split(count);
@@ -170,7 +168,7 @@ bool BranchSplit::is_worth(std::int64_t parts) const {
         const double part_rows = parts == 1
                                      ? rows_of_tiles[i] / multiprocessors
                                      : rows_of_tiles[i] / static_cast<double>(tiles) * static_cast<double>(rounds);
-        rows += static_cast<double>(parts) * (part_rows + launch_rows);
+        rows += static_cast<double>(parts) * (part_rows + tuning::launch_rows);
     }
     return rows < max_rows;
 }
@@ -186,7 +184,7 @@ std::optional<SplitParts> BranchSplit::parts_within(const SplitRows &all, std::s
     std::int64_t dilation = 1;
     for (const PlannedGrid &planned : grids)
         dilation = std::max<std::int64_t>(dilation, branches_of(planned.tiles).back().dilation.value);
-    return rows_within(all, std::min(room, max_room_for_rows),
+    return rows_within(all, std::min(room, tuning::max_room_for_rows),
                        {row_block_rows * dilation, last.sequence.segment_length, row_block_rows});
 }
 

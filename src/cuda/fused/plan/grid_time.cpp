@@ -2,6 +2,7 @@
 #include "cuda/fused/plan/grid_time.hpp"
 
 #include "core/progression.hpp"
+#include "cuda/fused/plan/tuning.hpp"
 #include "cuda/fused/schedule/cell.hpp"
 
 #include <algorithm>
@@ -16,11 +17,6 @@ namespace annulus {
 
 namespace {
 
-// Both come from the fit of launch_rows. `tile_rows` is the time of a tile beside its blocks of ranges.
-// `waiting_cost` is the time of a row block that waits for the other row blocks of its tile, as a fraction of its
-// time when it computes.
-constexpr double tile_rows = 512, waiting_cost = 0.75;
-
 // The row blocks of a cell that are in one class.
 struct RowBlocksOfClass {
     std::int64_t met_rows; // range rows that they meet
@@ -34,7 +30,7 @@ class TileTime {
   public:
     TileTime(const TileGrid &grid, const KernelShape &shape) : grid_(grid), shape_(shape) {
         const std::int64_t heads = grid.heads.value, segments = grid.sequence.segments;
-        const int samples = static_cast<int>(std::min<std::int64_t>(max_samples, heads * segments));
+        const int samples = static_cast<int>(std::min<std::int64_t>(tuning::max_samples, heads * segments));
         for (int i = 0; i < samples; ++i) // heads and segments are sampled evenly (Roberts, 2018)
             visit_segment(sample(i, 0.7548776662466927, heads) * grid.head_step,
                           sample(i, 0.5698402909980532, segments));
@@ -45,7 +41,6 @@ class TileTime {
 
   private:
     using RowBlockCounts = std::array<int, max_branches>; // for each branch, how many take part in it
-    static constexpr int max_samples = 12;
 
     static int sample(int i, double step, std::int64_t all) {
         const double x = 0.5 + i * step;
@@ -155,7 +150,7 @@ class TileTime {
             for (std::size_t j = 0; j < i; ++j)
                 if ((active >> i & 1) && (active >> j & 1))
                     branches[i].mark_covered(grid_, static_cast<int>(j), branches[j]);
-        double rows = tile_rows;
+        double rows = tuning::tile_rows;
         for (std::size_t i = 0; i < branches.size(); ++i) {
             if (!(active >> i & 1))
                 continue;
@@ -170,7 +165,8 @@ class TileTime {
                 const std::int64_t blocks = divide_up(met_rows, std::int64_t{splits} * shape_.range_block_rows) *
                                             std::min<std::int64_t>(splits, met_rows);
                 const double busy = static_cast<double>(row_blocks[i]) / shape_.row_blocks;
-                rows += static_cast<double>(blocks * shape_.range_block_rows) * (busy + waiting_cost * (1 - busy));
+                rows +=
+                    static_cast<double>(blocks * shape_.range_block_rows) * (busy + tuning::waiting_cost * (1 - busy));
             };
             visit(branch.start, branch.covered_start);
             if (branch.has_covered())

@@ -8,9 +8,6 @@
 
 namespace annulus {
 
-// Time of a launch beside its tiles, from a fit to times on an H200 (notes.md).
-constexpr double launch_rows = 4000;
-
 // Returns the time of all tiles of a grid, one after the other, estimated from some of its cells.
 double rows_of_tiles(const TileGrid &grid, const KernelShape &shape);
 

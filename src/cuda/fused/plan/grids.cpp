@@ -3,6 +3,7 @@
 
 #include "cuda/fused/plan/range_merging.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
+#include "cuda/fused/plan/tuning.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -62,7 +63,7 @@ std::optional<int> set_levels(TileGrid &grid) {
             static_cast<int>(std::min<std::ptrdiff_t>(modulus, std::count_if(next, branches.end(), is_finer)));
         visits += divided * parts;
         classes += divided * (parts - 1);
-        if (classes > max_classes || visits > 3 * max_classes)
+        if (classes > max_classes || visits > tuning::max_class_visits)
             return std::nullopt;
         modulus *= parts;
         grid.levels[++level] = FastDivmod(modulus);
@@ -282,7 +283,7 @@ void restrict_grid(const PlannedGrid &planned, const GridPart &part, TileGrid &t
 
 bool go_by_length(const TileGrid &tiles, int multiprocessors) {
     return tiles.sequence_count == 0 && tiles.tiles_differ() &&
-           tiles.tiles < 8 * static_cast<unsigned>(multiprocessors);
+           tiles.tiles < tuning::by_length_tiles * static_cast<unsigned>(multiprocessors);
 }
 
 PartialRows rows_with_more_ranges(const TileGrid &grid, GridResult what) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/plan/launch.hpp"
 
+#include "cuda/fused/plan/tuning.hpp"
 #include "cuda/fused/schedule/rows_to_clear.hpp"
 
 #include <algorithm>
@@ -68,7 +69,7 @@ std::int64_t count_parts(const SplitParts &parts, const SplitRows &all) {
 }
 
 std::size_t room_within(std::uint64_t limit, std::size_t used) {
-    return limit == 0 ? usual_room : std::max<std::size_t>(limit, used) - used;
+    return limit == 0 ? tuning::usual_room : std::max<std::size_t>(limit, used) - used;
 }
 
 } // namespace annulus

@@ -80,15 +80,7 @@ std::optional<SplitParts> rows_within(const SplitRows &all, std::size_t room,
 // Returns the number of parts in `all`.
 std::int64_t count_parts(const SplitParts &parts, const SplitRows &all);
 
-// Bytes for data that one kernel stores for another (partial results of a split grid, dS), if the workspace limit
-// allows it. It is enough for tiles that fill a GPU.
-constexpr std::size_t usual_room = std::size_t{5} << 28;
-// The same for dS that one kernel both stores and multiplies. It holds three segments of 16384, so that the kernel can
-// do both at a time. Longer segments are done in passes (StoredTurns), whose partial results use the same bytes.
-constexpr std::size_t usual_room_for_ds = std::size_t{3} << 29;
-// The same for parts of a head's rows, which exist to save memory.
-constexpr std::size_t max_room_for_rows = std::size_t{1} << 30;
-// Returns the bytes that a limit leaves if `used` bytes are used. Returns usual_room for no limit (0).
+// Returns the bytes that a limit leaves if `used` bytes are used. Returns tuning::usual_room for no limit (0).
 std::size_t room_within(std::uint64_t limit, std::size_t used);
 
 // Calls use(first, count) for consecutive parts of `all`.

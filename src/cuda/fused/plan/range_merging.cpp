@@ -2,6 +2,7 @@
 #include "cuda/fused/plan/range_merging.hpp"
 
 #include "core/progression.hpp"
+#include "cuda/fused/plan/tuning.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -90,7 +91,7 @@ void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
     const bool may_merge = !grid.keys_count_once && std::ranges::all_of(branches, [](const GridBranch &branch) {
         return branch.range_dilation.value == branch.dilation.value;
     });
-    for (const int ratio : {8, 16, 32}) {
+    for (const int ratio : tuning::merged_ratios) {
         const Merging merging(grid, ratio);
         if (may_merge && fits(merging) &&
             merging.blocks(block_rows) < Merging(grid, grid.merged_ratio).blocks(block_rows))

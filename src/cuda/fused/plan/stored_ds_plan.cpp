@@ -2,6 +2,7 @@
 #include "cuda/fused/plan/stored_ds_plan.hpp"
 
 #include "core/dtype_number.hpp"
+#include "cuda/fused/plan/tuning.hpp"
 
 #include <algorithm>
 #include <climits>
@@ -48,14 +49,14 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
 // Finds the order of turns (StoredTurns), or returns none if there is too little memory or there are too many tiles.
 //
 // CTAs take tiles in one order, each CTA one tile ahead of its current tile. So a tile has ended when 2 · ctas later
-// tiles have been taken; under causality the longest tiles take a little longer. This is the distance between a group's
-// tiles of keys and its tiles of queries. It is also the distance between these tiles of queries and the tiles of keys
-// whose dS takes the same place. If memory is too small for that, both distances shrink alike. But there are at least
-// three groups in memory, with three tiles for each CTA.
+// tiles have been taken, or 2.5 · ctas under causality, where the longest tiles take longer. This is the distance
+// between a group's tiles of keys and its tiles of queries. It is also the distance between these tiles of queries and
+// the tiles of keys whose dS takes the same place. If memory is too small for that, both distances shrink alike. But a
+// least number of groups and tiles is in memory.
 //
 // With several passes, tiles of queries are few and long. The first distance is then one group, and the second is as
-// long as memory allows, with at least four groups. There must be two cells: one is worked on while the next pass of
-// the other one waits for results of keys.
+// long as memory allows, with at least min_groups_of_passes groups. There must be two cells: one is worked on while the
+// next pass of the other one waits for results of keys.
 //
 // If the gradients of keys return to another rank, that return overlaps with as much multiplication as memory has room
 // for.
@@ -68,14 +69,21 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
     const auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
     const std::int64_t key_tiles = divide_up(stored.keys, row_blocks_of_tile);
     const std::int64_t tiles = key_tiles + divide_up(stored.queries, StoredDs::row_blocks_of_tile);
-    // Each group has its own counters, so it has at least 32 tiles. If all tiles are few, they are one group: the tiles
-    // of keys come first, which are the longest. All three numbers were measured.
-    const bool are_few = passes == 1 && cells <= room && cells * tiles <= (stored.is_triangle ? 8 : 4) * ctas;
-    const std::int64_t group = are_few ? cells : passes > 1 ? 1 : std::min(divide_up(32, tiles), cells);
+    // Each group has its own counters, so it has a least number of tiles. If all tiles are few, they are one group: the
+    // tiles of keys come first, which are the longest.
+    const bool are_few =
+        passes == 1 && cells <= room &&
+        cells * tiles <= (stored.is_triangle ? tuning::few_causal_tiles_of_cta : tuning::few_tiles_of_cta) * ctas;
+    const std::int64_t group = are_few      ? cells
+                               : passes > 1 ? 1
+                                            : std::min(divide_up(tuning::min_group_tiles, tiles), cells);
     const std::int64_t groups = divide_up(cells, group), max_groups = std::min(groups, room / group);
-    const std::int64_t apart = divide_up((stored.is_triangle ? 5 : 4) * ctas, 2 * group * tiles);
-    if (max_groups < std::min<std::int64_t>(groups, passes > 1 ? 4 : 3) || (passes > 1 && cells_of_pass < 2) ||
-        max_groups * group * tiles < std::min<std::int64_t>(cells * tiles, 3 * ctas))
+    const std::int64_t apart = divide_up(
+        (stored.is_triangle ? tuning::causal_tiles_apart_of_two_ctas : tuning::tiles_apart_of_two_ctas) * ctas,
+        2 * group * tiles);
+    if (max_groups < std::min(groups, passes > 1 ? tuning::min_groups_of_passes : tuning::min_groups) ||
+        (passes > 1 && cells_of_pass < 2) ||
+        max_groups * group * tiles < std::min<std::int64_t>(cells * tiles, tuning::min_tiles_of_cta * ctas))
         return std::nullopt;
     const std::int64_t in_memory = keys_return || passes > 1 ? max_groups : std::min(2 * apart + 1, max_groups);
     std::int64_t behind = passes > 1 ? 1 : in_memory / 2;
@@ -101,7 +109,7 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
 // `fewest_queries` row blocks of queries in a pass, computing dS twice would be faster.
 std::optional<StoredDsParts> plan_passes(const Problem &problem, CallPart part, StoredDsParts parts, bool sums_keys,
                                          int row_blocks_of_tile, int multiprocessors, std::size_t bytes) {
-    constexpr int fewest_queries = 4608 / row_block_rows;
+    constexpr int fewest_queries = tuning::min_pass_queries / row_block_rows;
     const int queries = parts.layout.queries;
     parts.segments = parts.all_segments;
     parts.heads = problem.kv_heads;
@@ -113,7 +121,8 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, CallPart part, 
         if (passes > 1 && !sums_keys) {
             const std::size_t head_bytes = 2 * sizeof(float) * static_cast<std::size_t>(problem.key_rows()) *
                                            static_cast<std::size_t>(problem.head_dim);
-            const auto max_heads = static_cast<std::int64_t>(std::max<std::size_t>(bytes / 8 / head_bytes, 1));
+            const auto max_heads =
+                static_cast<std::int64_t>(std::max<std::size_t>(bytes / tuning::sum_share / head_bytes, 1));
             parts.batches = 1;
             parts.heads = static_cast<int>(divide_up(problem.kv_heads, divide_up(problem.kv_heads, max_heads)));
             parts.layout.ends_partial = true;

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The measured constants of the fused engine's planner. Each says what it is, its unit, and what was measured on which
+// GPU by which program. src/cuda/fused/notes.md has the measurements.
+#pragma once
+
+#include "cuda/fused/schedule/tile_grid.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace annulus::tuning {
+
+// ---- Time of a launch (grid_time.hpp)
+//
+// The unit is a range row: the time of a tile for one row of a block of a range in which all row blocks of the tile
+// take part. The next three constants are one fit to kernel times of Prov-GigaPath on an H200, at five lengths: of O,
+// dQ, and dK with dV, without a split and with splits after one to three branches. The fit has an error of 6 % at most
+// and 2 % on average (notes.md, "Tiles"). The program is not recorded.
+
+// Time of a launch beside its tiles, in rows.
+inline constexpr double launch_rows = 4000;
+// Time of a tile beside its blocks of ranges, in rows.
+inline constexpr double tile_rows = 512;
+// Time of a row block that waits for the other row blocks of its tile, as a fraction of its time when it computes.
+inline constexpr double waiting_cost = 0.75;
+
+// Greatest number of segments that are looked at to estimate the time of a grid. Not recorded.
+inline constexpr int max_samples = 12;
+
+// ---- Split branches (branch_split.hpp)
+
+// Time of a grid below which a split is not considered, in rows. Not recorded.
+inline constexpr double min_rows_to_split = 3 * launch_rows;
+// Least gain of a split, as a fraction of the time without it. Not recorded; the choices were compared with all splits
+// of nine problems, and were within some 5 % of the fastest (notes.md, "Tiles").
+inline constexpr double min_gain = 0.05;
+
+// ---- Grids (grids.hpp)
+
+// A grid needs fewer tiles for each multiprocessor than this, if the longest tiles of all cells are to come first.
+// H100, `annulus bench --device cuda --repeats 7 --dtype bfloat16`: Prov-GigaPath at 1,000 to 5,000 tokens 0.91 to 1.24
+// times as fast forward, 1.08 to 1.17 times backward. With more tiles nothing was gained (notes.md, "Tiles").
+inline constexpr unsigned by_length_tiles = 8;
+
+// Ratios of dilations up to which branches are merged; the one with the fewest blocks is taken. Not recorded.
+inline constexpr int merged_ratios[] = {8, 16, 32};
+
+// Greatest number of classes that a warp visits to find the classes of a cell. Not recorded.
+inline constexpr int max_class_visits = 3 * max_classes;
+
+// ---- Memory, in bytes
+
+// For data that one kernel stores for another (partial results of a split grid, dS), if the workspace limit allows it.
+// It is enough for tiles that fill a GPU. Not recorded.
+inline constexpr std::size_t usual_room = std::size_t{5} << 28;
+// The same for dS that one kernel both stores and multiplies. It holds three segments of 16384, so that the kernel can
+// do both at a time. Longer segments are done in passes (StoredTurns), whose partial results use the same bytes. H100:
+// see the constants below.
+inline constexpr std::size_t usual_room_for_ds = std::size_t{3} << 29;
+// The same for parts of a head's rows, which exist to save memory. Not recorded.
+inline constexpr std::size_t max_room_for_rows = std::size_t{1} << 30;
+
+// ---- Stored dS (stored_ds_plan.cpp)
+//
+// Measured by the rate of backward over one branch at D = 128, with the cases of tests/benchmarks/peers.py and other
+// lengths. The program was not kept (notes.md, "dS in one launch"). The constants for several passes are from an H100;
+// for the other constants the GPU is not recorded.
+
+// A launch has few tiles if it has at most this number for each CTA. Then all tiles of keys come first. 16 cells of
+// 2048 went from 0.95 to 1.01 times the rate of the two kernels before, 32 causal cells of 4096 from 0.92 to 1.00.
+inline constexpr int few_tiles_of_cta = 4;
+inline constexpr int few_causal_tiles_of_cta = 8;
+// Least number of tiles of a group. 16 and 64 tiles were within 2 %.
+inline constexpr int min_group_tiles = 32;
+// Distance in the order of turns between the tiles of keys of a group and its tiles of queries, in tiles for two CTAs:
+// 4 is two tiles for each CTA, 5 is 2.5. Compared with the two kernels before, 2048:1 went from 1.09 to 1.12 times
+// their rate and 1024:1 from 0.90 to 1.07.
+inline constexpr int tiles_apart_of_two_ctas = 4;
+inline constexpr int causal_tiles_apart_of_two_ctas = 5;
+// Least number of groups in memory, in one pass and in several passes. For one pass not recorded. For several passes 3,
+// 4, 5 and 7 groups were compared.
+inline constexpr std::int64_t min_groups = 3;
+inline constexpr std::int64_t min_groups_of_passes = 4;
+// Least number of tiles in memory for each CTA. Not recorded.
+inline constexpr int min_tiles_of_cta = 3;
+// Least number of queries of a pass. A tile of queries takes 0.5 ms for 65,536 keys, and with fewer queries there are
+// few such tiles. Computing dS twice is then faster.
+inline constexpr int min_pass_queries = 4608;
+// Partial results of keys take at most one part in `sum_share` of the memory for dS, or those of one head. Not
+// recorded.
+inline constexpr std::size_t sum_share = 8;
+
+} // namespace annulus::tuning
