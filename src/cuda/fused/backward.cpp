@@ -158,8 +158,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         return {{call.q, p.queries.length, p.heads}, {call.d_out, p.queries.length, p.heads}};
     }
 
-    // Returns the partial results of a side: those of the call, or in the workspace those of all rows, or those of a
-    // part of the rows at a time.
+    // Returns the partial results of a side: the call's, or in the workspace results of all rows, or of a part of the
+    // rows at a time.
     PartialGradients partial_of(Side side, const CudaCall &call, const BackwardMemory &memory) const {
         const Problem &problem = call.problem();
         if (part_ != CallPart::whole)

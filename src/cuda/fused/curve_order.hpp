@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns an order along a curve into the linear order. The positions of each segment get new numbers, so that the
-// numbers of a class are those that the linear order gives the class. To a branch, these numbers are what positions are
-// in the linear order. Places are such numbers. Under causality a class keeps the order of its positions. So for a
-// query and keys of one class, the numbers say which keys are hidden.
+// Turns an order along a curve into the linear order. The positions of each segment get new numbers, so that a class
+// has the same numbers as in the linear order. To a branch, these numbers are what positions are in the linear order.
+// Places are such numbers. Under causality a class keeps the order of its positions. So for a query and keys of one
+// class, the numbers say which keys are hidden.
 #pragma once
 
 #include "core/plan.hpp"

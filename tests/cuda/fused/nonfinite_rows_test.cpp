@@ -127,9 +127,9 @@ class Nonfinite : public testing::TestWithParam<std::tuple<NamedProblem, int>> {
         }
     }
 
-    // Spoils the rows of all positions for which is_spoilt is true, in all heads and in all of `tensors`. These must be
-    // of one side, queries or keys. The spoilt rows must reach the queries that have them or attend to them, and the
-    // gradients of these queries' keys.
+    // Spoils the rows of all positions for which is_spoilt is true, in all heads and in all of `tensors`. All tensors
+    // must be of one side, queries or keys. The spoilt rows must reach the queries that have them or attend to them,
+    // and the gradients of these queries' keys.
     template <class IsSpoilt>
     void expect_to_reach_what_depends_on_it(const std::vector<Spoilt> &tensors, double value,
                                             const IsSpoilt &is_spoilt) const {

@@ -29,7 +29,7 @@ constexpr int multiprocessors = 132; // of an H200
 // Checks the launches over the rows of one side, in their order.
 class LaunchChecker {
   public:
-    // `has_partial`: there are partial results of all rows, either the call's own or those of its parts.
+    // `has_partial`: there are partial results of all rows, of the call or of its parts.
     LaunchChecker(const Plan &plan, CallPart part, const std::vector<PlannedGrid> &grids, bool has_partial,
                   const std::optional<SplitParts> &split, const Window &rows, int head_step)
         : problem_(plan.problem()), part_(part), grids_(grids), has_partial_(has_partial), split_(split), rows_(rows),
@@ -420,7 +420,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     }
 }
 
-// Plans for kernels like those of sm90/, which read rows along a curve in place and clear rows. With `packs` the
+// Plans for kernels like the ones of sm90/, which read rows along a curve in place and clear rows. With `packs` the
 // kernels do neither.
 ForwardPlan forward_of(const Plan &plan, CallPart part, std::uint64_t limit, bool packs = false) {
     KernelShape shape = forward_shape(plan.problem().head_dim);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests which pairs the tiles of the fused kernels visit. A warp on the host finds the tiles.
-// - Each (query, key) pair of the definition is visited as often as the key rule says, by one grid or by one that is
-//   cut anywhere.
-// - The partial results that the last of several grids adds are those that the other grids have left.
+// - Each (query, key) pair of the definition is visited as often as the key rule says. The grid may be whole or cut
+//   anywhere.
+// - The partial results that the last of several grids adds were left by the other grids.
 // - The first step of several leaves partial results for the rows to which another step or rank adds.
 // - A launch clears exactly the rows that its row blocks do not have.
 #include "cuda/fused/plan/branch_split.hpp"

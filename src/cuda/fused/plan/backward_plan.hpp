@@ -18,7 +18,7 @@
 
 namespace annulus {
 
-// Which gradients: those of queries (dQ), or those of keys (dK, dV).
+// The side of the gradients: queries (dQ), or keys (dK, dV).
 enum class Side { queries, keys };
 
 inline const Window &window_of(const Problem &problem, Side side) {

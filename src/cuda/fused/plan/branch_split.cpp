@@ -47,8 +47,8 @@ bool add(const PartialRows &more, PartialRows &rows) {
     return true;
 }
 
-// Returns two grids: one over all but the `less_dilated` least dilated branches, then one over these. Returns none if a
-// grid cannot take its branches.
+// Returns two grids: one over all but the `less_dilated` least dilated branches, then one over the less dilated ones.
+// Returns none if a grid cannot take its branches.
 std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const PlannedGrid &whole, GridRows rows,
                                                     const Plan &plan, GridResult what, const KernelShape &shape) {
     if (whole.tiles.keys_count_once) // keys that count once need all branches in one grid

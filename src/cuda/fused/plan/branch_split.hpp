@@ -59,9 +59,9 @@ struct BranchSplit {
 };
 
 // Splits a single grid in two if that is expected to save time on this number of multiprocessors. Several grids are
-// divided anew into the grids that are expected to take the least time. If these cannot be a split or are more than
-// `max_grids`, the given grids are used. Returns none if the given grids cannot be a split either. Kernels of the same
-// shape take the same time, whatever they compute.
+// divided anew into the grids that are expected to take the least time. If the new grids cannot be a split or are more
+// than `max_grids`, the given grids are used. Returns none if the given grids cannot be a split either. Kernels of the
+// same shape take the same time, whatever they compute.
 std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridResult what,
                                           const KernelShape &shape, int multiprocessors,
                                           std::size_t max_grids = std::numeric_limits<std::size_t>::max());

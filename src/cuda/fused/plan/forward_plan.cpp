@@ -70,7 +70,8 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     return result;
 }
 
-// Plans the part of a call with its own keys if the branches are split. The partial results are those of the call.
+// Plans the part of a call with its own keys if the branches are split. The launches use the partial results of the
+// call.
 ForwardPlan plan_split_part(const Plan &plan, std::vector<PlannedGrid> grids) {
     ForwardPlan result;
     result.grids = std::move(grids);

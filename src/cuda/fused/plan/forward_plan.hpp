@@ -19,7 +19,7 @@ namespace annulus {
 
 enum class ForwardAction {
     clear_outputs,                // writes rows without keys: O is 0, LSE -infinity
-    clear_partial,                // sets all partial results to those of a row that has met no key
+    clear_partial,                // sets all partial results to the state of a row without keys
     mark_finished,                // marks all rows as finished, until a launch sets their partial results
     find_order,                   // finds the permutation of the curve of the launch's grid
     pack_ranges,                  // copies range rows of the launch's grid into that permutation
@@ -45,7 +45,7 @@ struct ForwardPlan {
 };
 
 // Plans a whole call, or a part of it. The branches of a whole call may be split if the limit leaves room for it. The
-// limit is in bytes (0: none). `grids` must be those of make_grids() for kernels of this shape, or of
+// limit is in bytes (0: none). `grids` must come from make_grids() for kernels of this shape, or from
 // lay_out_sequences().
 ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, const KernelShape &shape,
                          int multiprocessors, std::uint64_t limit);

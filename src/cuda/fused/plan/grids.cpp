@@ -153,8 +153,8 @@ TileGrid grid_without_branches(const Plan &plan, GridResult what) {
     return grid;
 }
 
-// Leaves out rows whose segments have no ranges. If the ranges are keys at the border of a long shard, these are most
-// rows.
+// Leaves out rows whose segments have no ranges. If the ranges are keys at the border of a long shard, most rows are
+// left out.
 void leave_rows_out(TileGrid &grid) {
     SequenceGrid &sequence = grid.sequence;
     if (grid.zero_keys || sequence.row_count == 0 || sequence.range_count == 0)

@@ -22,7 +22,7 @@ struct PlannedGrid {
     TileGrid tiles;
     bool is_complete; // every row takes part in some branch of the grid
     // For a grid over a branch along a curve, which counts numbers instead of positions (curve_order.hpp): the branch.
-    // Null for a linear order. `order_start` is where its permutation begins among those of all grids.
+    // Null for a linear order. `order_start` is where its permutation begins in the array of all permutations.
     const BranchPlan *curve = nullptr;
     std::int64_t order_start = 0;
     bool is_packed = false; // its range rows are first copied into that permutation
@@ -44,8 +44,8 @@ inline bool comes_before(const GridBranch &a, const GridBranch &b) {
 
 // Returns the grids of a plan, whose positions and dilations must be below position_limit. The dilations of a grid's
 // branches divide one another, and a grid does not mix the query rules `dilated` and `residue`. Branches along a curve
-// come last, with a grid each. Branches without pairs are left out; these are most branches if the keys belong to
-// another rank. The result points into the plan.
+// come last, with a grid each. Branches without pairs are left out. If the keys belong to another rank, most branches
+// have no pairs. The result points into the plan.
 std::vector<PlannedGrid> make_grids(const Plan &plan, GridResult what, const KernelShape &shape);
 
 // Whether a grid has all rows of the window, or leaves out rows at its ends whose segments have no ranges.

@@ -49,7 +49,7 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
 // Finds the order of turns (StoredTurns), or returns none if there is too little memory or there are too many tiles.
 //
 // CTAs take tiles in one order, each CTA one tile ahead of its current tile. So a tile has ended when 2 · ctas later
-// tiles have been taken, or 2.5 · ctas under causality, where the longest tiles take longer. This is the distance
+// tiles have been taken. Under causality it is 2.5 · ctas, since the longest tiles take longer. This is the distance
 // between a group's tiles of keys and its tiles of queries. It is also the distance between these tiles of queries and
 // the tiles of keys whose dS takes the same place. If memory is too small for that, both distances shrink alike. But a
 // least number of groups and tiles is in memory.

@@ -66,8 +66,9 @@ inline constexpr std::size_t max_room_for_rows = std::size_t{1} << 30;
 // lengths. The program was not kept (notes.md, "dS in one launch"). The constants for several passes are from an H100;
 // for the other constants the GPU is not recorded.
 
-// A launch has few tiles if it has at most this number for each CTA. Then all tiles of keys come first. 16 cells of
-// 2048 went from 0.95 to 1.01 times the rate of the two kernels before, 32 causal cells of 4096 from 0.92 to 1.00.
+// A launch has few tiles if it has at most this number for each CTA. Then all tiles of keys come first. Compared with
+// the two kernels before, 16 cells of 2048 went from 0.95 to 1.01 times their rate. 32 causal cells of 4096 went from
+// 0.92 to 1.00.
 inline constexpr int few_tiles_of_cta = 4;
 inline constexpr int few_causal_tiles_of_cta = 8;
 // Least number of tiles of a group. 16 and 64 tiles were within 2 %.
@@ -86,7 +87,7 @@ inline constexpr int min_tiles_of_cta = 3;
 // Least number of queries of a pass. A tile of queries takes 0.5 ms for 65,536 keys, and with fewer queries there are
 // few such tiles. Computing dS twice is then faster.
 inline constexpr int min_pass_queries = 4608;
-// Partial results of keys take at most one part in `sum_share` of the memory for dS, or those of one head. Not
+// Partial results of keys take at most one part in `sum_share` of the memory for dS, or the memory of one head. Not
 // recorded.
 inline constexpr std::size_t sum_share = 8;
 

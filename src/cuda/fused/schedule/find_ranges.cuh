@@ -20,10 +20,10 @@
 // count twice. The multiplicities then have a period of 3, which does not divide 8 columns. So the range of a is split
 // into three ranges of stride 3, each of one multiplicity: 4, 7 and 5 with 1, 6 with 2.
 //
-// Keys that count once. All multiplicities are 1 and no range is split. Branch b leaves to a every row of the segment
-// of a that both branches have, even if that segment is not inside the segment of b. All segments of a cell contain the
-// cell. So the union of the segments that b leaves to other branches is one interval, and b visits the rows to the left
-// and right of it.
+// Keys that count once. All multiplicities are 1 and no range is split. Branch b leaves to a every row that both
+// branches have in the segment of a. That segment need not be inside the segment of b. All segments of a cell contain
+// the cell. So the union of the segments that b leaves to other branches is one interval. Branch b visits the rows to
+// the left and right of it.
 #pragma once
 
 #include "cuda/device/warp.cuh"

@@ -96,7 +96,7 @@ struct TensorRows {
     }
 };
 
-// The part of a grid that depends on a sequence's length and windows. Positions are those of the sequence.
+// The part of a grid that depends on a sequence's length and windows. Positions count from the start of the sequence.
 struct SequenceGrid {
     FastDivmod lengths[max_branches]; // of the branches' segments
     // Segments here are the shortest of all branches. The segment ends of other branches may cut them into cells.
@@ -175,8 +175,7 @@ struct TileGrid {
     int first_row, first_range_row; // position of the first row of the tensors of row blocks, and of ranges
     FastDivmod range_stride;        // positions per row
     // For a grid over one branch along a curve: the positions of a segment, counted from its start, by their numbers
-    // (curve_order.hpp). First those of a whole segment, then those of the last segment, if it is shorter. Null for a
-    // linear order.
+    // (curve_order.hpp). First comes a whole segment, then the last segment, if it is shorter. Null for a linear order.
     const int *order;
     int first_batch, batches;
     unsigned *next_tile; // starts at 0; counts the tiles taken beyond the first tile of each CTA
