@@ -23,9 +23,9 @@ namespace annulus {
 struct StoredDs {
     std::uint8_t *images;
     int first_batch, batches, first_head, head_step, heads, first_segment, segments;
-    int queries, keys; // row blocks at most: of a pass's queries, and of a segment's keys
-    bool is_triangle;  // of images
-    int cells;         // a segment of a head of a batch entry: so many have their images in memory at a time
+    int queries, keys;  // row blocks at most: of a pass's queries, and of a segment's keys
+    bool is_triangular; // of images
+    int cells;          // a segment of a head of a batch entry: so many have their images in memory at a time
     // Where one kernel stores and multiplies (else of one pass, no more), and what it counts: two counts for each group
     // in memory.
     StoredTurns turns;
@@ -42,19 +42,19 @@ struct StoredDs {
         int start, end;
     };
     constexpr Positions queries_of_pass(int start, int end, int dilation, int pass) const {
-        const auto first = [&](int of_pass) { return start + queries_before(of_pass) * row_block_rows * dilation; };
+        const auto first = [&](int any_pass) { return start + queries_before(any_pass) * row_block_rows * dilation; };
         return {first(pass), pass == 0 ? end : std::min(end, first(pass - 1))};
     }
 
     // At most, which is in the first pass.
     constexpr std::int64_t images_of_segment() const {
-        const std::int64_t seeing_less = is_triangle ? keys - queries_before(0) : 0;
+        const std::int64_t seeing_less = is_triangular ? keys - queries_before(0) : 0;
         return std::int64_t{keys} * queries - seeing_less * (seeing_less - 1) / 2;
     }
     // Of a pass's row blocks of queries those that do not see this one of keys.
     constexpr int hidden(int key_block, int pass) const {
         const int before = queries_before(pass);
-        return is_triangle && key_block > before ? key_block - before : 0;
+        return is_triangular && key_block > before ? key_block - before : 0;
     }
     // Where that of the first row block of queries is, or would be.
     constexpr std::uint8_t *image(int batch, int head, int segment, int key_block, int pass) const {
@@ -70,8 +70,8 @@ struct StoredDs {
     // others behind.
     static constexpr int half_bytes = image_bytes / 2;
     struct Halves {
-        std::uint8_t *of_first_query; // or where that would be
-        std::int64_t distance;        // between halves
+        std::uint8_t *first_query; // or where that would be
+        std::int64_t distance;     // between halves
     };
     constexpr Halves halves(int batch, int head, int segment, int key_block, int pass) const {
         const std::int64_t hides = hidden(key_block, pass);
@@ -87,7 +87,7 @@ struct StoredDs {
 };
 
 struct BackwardWork : TileGrid {
-    TensorRows row_scores, row_values;
+    TensorRows row_q_or_k, row_v_or_d_o;
     FastDivmod row_stride; // positions to a row of row blocks
     int all_heads, heads_of_kv_head, head_dim;
     float scale, scale_log2; // scale log2(e)
@@ -99,13 +99,13 @@ struct BackwardWork : TileGrid {
     // Results: gradients of the row blocks' score rows and value rows, of the dtype or partial, [B, heads,
     // partial_rows, D].
     Destination destination;
-    TensorRows d_scores, d_values;
-    float *partial_d_scores, *partial_d_values;
+    TensorRows d_q_or_k, d_v;
+    float *partial_d_q_or_k, *partial_d_v;
     int partial_rows;
     FastDivmod partial_stride;      // of so many neighbouring rows no more than one has any
     std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
     int *has_nonfinite;             // causal; becomes 1 where a result is NaN or infinity. Else null
-    StoredDs kept;                  // of kernels that store dS or multiply it
+    StoredDs stored_d_s;            // of kernels that store dS or multiply it
     RowsToClear cleared;            // of kernels that clear rows
 
     // The row of a row block in its tensors.

@@ -11,10 +11,10 @@ namespace annulus {
 
 // LSE or delta of the thread's two rows.
 struct RowStatistic {
-    float of_row[2];
+    float row[2];
 
     // Of the elements from i on, two columns of two rows.
-    __device__ __forceinline__ float4 at(int) const { return {of_row[0], of_row[0], of_row[1], of_row[1]}; }
+    __device__ __forceinline__ float4 at(int) const { return {row[0], row[0], row[1], row[1]}; }
 };
 
 // LSE or delta of the thread's columns, in shared memory.

@@ -8,12 +8,12 @@
 namespace annulus {
 
 // `At` is the FragmentThread of the strip.
-template <class At> class RowsOfStrip {
+template <class Thread> class RowsOfStrip {
   public:
     // Row i of the row block is row_of(i).
     template <class RowOf>
     __device__ __forceinline__ explicit RowsOfStrip(const RowOf &row_of)
-        : own_(row_of(At().strip() * 16 + At().lane() % 16)) {}
+        : own_(row_of(Thread().strip() * 16 + Thread().lane() % 16)) {}
     // Of a row of the row block in the strip. By the whole warp.
     __device__ __forceinline__ int row(int i) const { return __shfl_sync(~0u, own_, i % 16); }
 

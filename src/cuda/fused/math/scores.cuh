@@ -11,13 +11,14 @@ namespace annulus {
 
 // Which of a thread's scores in a block are hidden: those behind the rows that are seen, from the end of the range that
 // blocks count from.
-template <bool of_keys, int range_block_rows> struct Mask {
-    int column;  // of the thread's first element
-    int seen[2]; // for each of its two rows, so many columns
+template <bool rows_are_keys, int range_block_rows> struct Mask {
+    int column;           // of the thread's first element
+    int visible_count[2]; // for each of its two rows, so many columns
 
     __device__ __forceinline__ bool is_hidden(int i) const {
-        const int own = 8 * (i / 4) + i % 2, all = seen[i / 2 % 2]; // columns are numbers that instructions contain
-        return of_keys ? own < range_block_rows - all - column : own >= all - column;
+        const int own = 8 * (i / 4) + i % 2,
+                  all = visible_count[i / 2 % 2]; // columns are numbers that instructions contain
+        return rows_are_keys ? own < range_block_rows - all - column : own >= all - column;
     }
 };
 

@@ -15,12 +15,12 @@ constexpr float largest_maximum = 1 << 27;
 // Where maxima are looked for, one moves where probabilities by the one before would be larger than 2^this: O is then
 // seldom rescaled, and float16 holds them. Any number near the maximum serves as well, since O and LSE do not depend on
 // which it is.
-constexpr float most_log2_probability = 8;
+constexpr float max_log2_probability = 8;
 
 // Where they are not, one moves where the probabilities of a row that a lane has in a block, no more than 32, add up to
 // more than this. Up to it float16 holds each of them; once a block's maximum has been looked for, they add up to 32 *
 // 2^8 at most.
-constexpr float most_sum = 1 << 15;
+constexpr float max_sum = 1 << 15;
 
 // Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
 struct RunningSoftmax {
@@ -45,7 +45,7 @@ struct RunningSoftmax {
     __device__ __forceinline__ void update(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
         float maximum[2];
         find_maxima(s, inverse_c, weight, maximum);
-        const auto moves = [&](int r) { return (m[r] - maximum[r]) * c < -most_log2_probability; };
+        const auto moves = [&](int r) { return (m[r] - maximum[r]) * c < -max_log2_probability; };
         moved_any = always_exchanges || __any_sync(~0u, moves(0) || moves(1));
         if (moved_any)
 #pragma unroll
@@ -63,7 +63,7 @@ struct RunningSoftmax {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float top = may_be_hidden && m[r] == -INFINITY ? 0.f : m[r];
-            float of_chain[chains] = {sum[r]};
+            float chain_sum[chains] = {sum[r]};
             const float shift[2] = {fmaf(-top, c, weight[0]), fmaf(-top, c, weight[1])};
 #pragma unroll
             for (int i = 0; i < count; i += 4)
@@ -71,11 +71,11 @@ struct RunningSoftmax {
                 for (int e = 0; e < 2; ++e) {
                     float &x = s[i + 2 * r + e];
                     if constexpr (refuses_infinite)
-                        of_chain[e % chains] = fmaf(x, 0.f, of_chain[e % chains]);
+                        chain_sum[e % chains] = fmaf(x, 0.f, chain_sum[e % chains]);
                     x = exp2_fast(fmaf(x, c, shift[e]));
-                    of_chain[e % chains] += x;
+                    chain_sum[e % chains] += x;
                 }
-            sum[r] = chains == 1 ? of_chain[0] : of_chain[0] + of_chain[chains - 1];
+            sum[r] = chains == 1 ? chain_sum[0] : chain_sum[0] + chain_sum[chains - 1];
         }
     }
 
@@ -128,13 +128,14 @@ struct RunningSoftmax {
                                                 float (&maximum)[2]) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            float most[2] = {s[2 * r], s[2 * r + 1]};
+            float largest[2] = {s[2 * r], s[2 * r + 1]};
 #pragma unroll
             for (int i = 4; i < count; i += 4)
 #pragma unroll
                 for (int e = 0; e < 2; ++e)
-                    most[e] = fmaxf(most[e], s[i + 2 * r + e]);
-            maximum[r] = fmaxf(m[r], fmaxf(fmaf(weight[0], inverse_c, most[0]), fmaf(weight[1], inverse_c, most[1])));
+                    largest[e] = fmaxf(largest[e], s[i + 2 * r + e]);
+            maximum[r] =
+                fmaxf(m[r], fmaxf(fmaf(weight[0], inverse_c, largest[0]), fmaf(weight[1], inverse_c, largest[1])));
         }
     }
     __device__ __forceinline__ void move(int r, bool moves, float maximum, float c) {
@@ -143,7 +144,7 @@ struct RunningSoftmax {
         l[r] *= scale[r];
     }
     __device__ __forceinline__ static bool is_near(float sum) {
-        return sum <= most_sum;
+        return sum <= max_sum;
     }
 };
 

@@ -13,7 +13,7 @@ namespace annulus {
 template <int range_block_rows, int row_blocks>
 __device__ __forceinline__ bool find_storing_tile(const BackwardWork &work, const StoredTurn &turn,
                                                   Tile<row_blocks> &tile) {
-    const StoredDs &stored = work.kept;
+    const StoredDs &stored = work.stored_d_s;
     const SequenceGrid &sequence = work.sequence;
     const GridBranch &branch = work.branches[0];
     TilePlace place{};
@@ -42,7 +42,7 @@ struct StoredTile {
 
     // False where the branch does not serve the head.
     __device__ __forceinline__ bool find(const BackwardWork &work, int id) {
-        const StoredDs &stored = work.kept;
+        const StoredDs &stored = work.stored_d_s;
         const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
         const int all_segments = stored.segments * stored.heads * stored.batches;
         const int group = groups - 1 - (work.by_length ? id / all_segments : id % groups);
@@ -50,7 +50,7 @@ struct StoredTile {
     }
     // Of a cell's queries of a pass, so many groups of row blocks behind the first.
     __device__ __forceinline__ bool find(const BackwardWork &work, int cell, int pass, int group) {
-        const StoredDs &stored = work.kept;
+        const StoredDs &stored = work.stored_d_s;
         const GridBranch &branch = work.branches[0];
         segment = stored.first_segment + cell % stored.segments;
         cell /= stored.segments;
@@ -76,7 +76,7 @@ struct StoredTile {
         first_row_block = group * StoredDs::row_blocks_of_tile;
         key_blocks = quotient_up(keys, row_block_rows);
         seen_by_all = key_blocks;
-        if (stored.is_triangle) {
+        if (stored.is_triangular) {
             seen_by_all = min(key_blocks, stored.queries_before(pass));
             key_blocks =
                 min(key_blocks, seen_by_all + min(first_row_block + StoredDs::row_blocks_of_tile, row_blocks()));

@@ -88,12 +88,12 @@ requires(sizeof(Element) == 2) __device__ __forceinline__
             load_matrices<false>(own[s], left.template at<row_block_rows>(i) + s * 16 * swizzled_row_bytes);
 #pragma unroll
         for (int j = 0; j < rows / 16; ++j) {
-            std::uint32_t of_range[4];
-            load_matrices<false>(of_range, right.template at<rows>(i) + j * 16 * swizzled_row_bytes);
+            std::uint32_t b_fragment[4];
+            load_matrices<false>(b_fragment, right.template at<rows>(i) + j * 16 * swizzled_row_bytes);
 #pragma unroll
             for (int s = 0; s < strips; ++s) {
-                add_product<Element>(result[s] + 8 * j, own[s], of_range);
-                add_product<Element>(result[s] + 8 * j + 4, own[s], of_range + 2);
+                add_product<Element>(result[s] + 8 * j, own[s], b_fragment);
+                add_product<Element>(result[s] + 8 * j + 4, own[s], b_fragment + 2);
             }
         }
     }

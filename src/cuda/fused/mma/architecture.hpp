@@ -59,8 +59,8 @@ class Mma {
             params.v = tensor_rows(matrices.values.rows);
         }
         static void bind(const RangeMatrices &matrices, const Problem &, int, BackwardParams &params) {
-            params.range_scores = tensor_rows(matrices.scores.rows);
-            params.range_values = tensor_rows(matrices.values.rows);
+            params.range_q_or_k = tensor_rows(matrices.scores.rows);
+            params.range_v_or_d_o = tensor_rows(matrices.values.rows);
         }
     };
 

@@ -20,7 +20,7 @@ template <class Element, Gradients what> Kernel<BackwardParams> make() {
 template <class Element> Kernel<BackwardParams> make(Gradients what) {
     if (what == Gradients::d_q)
         return make<Element, Gradients::d_q>();
-    if constexpr (stores_d_s(ANNULUS_HEAD_DIM, sizeof(Element), capacity)) {
+    if constexpr (has_storing_kernels(ANNULUS_HEAD_DIM, sizeof(Element), capacity)) {
         if (what == Gradients::d_k_and_d_v_storing_d_s)
             return make<Element, Gradients::d_k_and_d_v_storing_d_s>();
         if (what == Gradients::d_q_of_stored_d_s) {

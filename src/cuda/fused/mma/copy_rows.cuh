@@ -36,7 +36,8 @@ __device__ __forceinline__ std::int64_t step_of(const TileGrid &grid, const Rang
 // Which row of a range is the first one of a block; of queries there may be none before it.
 template <class Traits, int row_blocks>
 __device__ __forceinline__ int first_row_of_block(const Range<row_blocks> &range, int block) {
-    return Traits::of_keys ? range.count - (block + 1) * Traits::range_block_rows : block * Traits::range_block_rows;
+    return Traits::rows_are_keys ? range.count - (block + 1) * Traits::range_block_rows
+                                 : block * Traits::range_block_rows;
 }
 
 // Where a matrix has the rows of a range: a thread's way through its blocks, from the last one that is met to the
@@ -81,17 +82,17 @@ __device__ __forceinline__ void copy_block(const TileGrid &grid, const Range<row
     for (int i = 0; i < count; ++i) {
         row[i] = copies[i].source.row;
         distance[i] = step_of(grid, range) * copies[i].matrix.row;
-        copies[i].source.row += (Traits::of_keys ? range_block_rows : -range_block_rows) * distance[i];
+        copies[i].source.row += (Traits::rows_are_keys ? range_block_rows : -range_block_rows) * distance[i];
     }
     if (own.part >= Parts::parts)
         return;
     // Blocks count from the last query, and from the first key (tile.cuh).
     const int before = first_row_of_block<Traits>(range, block);
-    const int first = Traits::of_keys ? -before : 0,
+    const int first = Traits::rows_are_keys ? -before : 0,
               end = own.part * Parts::columns_of_part < head_dim ? range.count - before : 0;
 #pragma unroll
-    for (int of_block = 0; of_block < range_block_rows; of_block += at_once) {
-        const int own_row = own.row + of_block;
+    for (int row_offset = 0; row_offset < range_block_rows; row_offset += at_once) {
+        const int own_row = own.row + row_offset;
         if (range_block_rows % at_once != 0 && own_row >= range_block_rows)
             break;
         const bool present = own_row >= first && own_row < end;

@@ -60,7 +60,8 @@ template <class Traits> class DqFromDsWarp {
         __device__ __forceinline__ Cursor() { tile.key_blocks = 0; }
         __device__ __forceinline__ void next(const BackwardParams &params) {
             if (++keys < tile.key_blocks) {
-                images += (params.kept.queries - (params.kept.is_triangle ? keys : 0)) * StoredDs::image_bytes;
+                images +=
+                    (params.stored_d_s.queries - (params.stored_d_s.is_triangular ? keys : 0)) * StoredDs::image_bytes;
                 row += row_block_rows * distance;
                 return;
             }
@@ -70,10 +71,10 @@ template <class Traits> class DqFromDsWarp {
             while (!is_over && tile.key_blocks == 0);
             if (is_over)
                 return;
-            images = params.kept.image(tile.batch, tile.head, tile.segment, 0, 0) +
+            images = params.stored_d_s.image(tile.batch, tile.head, tile.segment, 0, 0) +
                      tile.first_row_block * StoredDs::image_bytes + thread_of_block() * 16;
             const OwnPart<Traits> own;
-            const TensorRows &matrix = params.range_scores;
+            const TensorRows &matrix = params.range_q_or_k;
             distance = std::int64_t{tile.stride} * matrix.row;
             row = matrix.first_row<const Element>(tile.batch, tile.head / params.heads_of_kv_head) +
                   (tile.first_key - params.first_range_row) * matrix.row + own.row * distance + own.part * 8;
@@ -84,10 +85,10 @@ template <class Traits> class DqFromDsWarp {
         const int u = row_block_of_warp<strips>(), row_block = tile.first_row_block + u;
         float x[strips][columns / 2] = {};
         for (int keys = 0; keys < tile.key_blocks; ++keys) {
-            await_copies<Traits::stages - 2>();
+            wait_for_copies<Traits::stages - 2>();
             __syncthreads(); // the stage is there, and nobody reads the one before any more
             copy_next();
-            if (row_block < tile.row_blocks() && !(params_.kept.is_triangle && keys > row_block))
+            if (row_block < tile.row_blocks() && !(params_.stored_d_s.is_triangular && keys > row_block))
                 multiply(x, stage_, u);
             stage_ = following(stage_);
         }
@@ -113,7 +114,7 @@ template <class Traits> class DqFromDsWarp {
                 for (int j = 0; j < 4; ++j)
                     a[s].pairs[4 * i + j] = four[j];
             }
-        add_product_of<Element, columns, row_block_rows>(x, a, shared_address(shared_.stages[stage].keys));
+        add_block_product<Element, columns, row_block_rows>(x, a, shared_address(shared_.stages[stage].keys));
     }
 
     __device__ __forceinline__ void write(const StoredTile &tile, int u, float (&x)[strips][columns / 2]) {
@@ -123,8 +124,8 @@ template <class Traits> class DqFromDsWarp {
         for_each_strip<strips>([&](auto at, auto strip) {
             BackwardEpilogue<Element, columns, false, RowOrder::either, decltype(at)>(params_, params_.destination,
                                                                                       tile.batch, tile.head, row_block)
-                .write(x[strip], params_.scale, shared_address(shared_.staging[u]), params_.d_scores,
-                       params_.partial_d_scores);
+                .write(x[strip], params_.scale, shared_address(shared_.staging[u]), params_.d_q_or_k,
+                       params_.partial_d_q_or_k);
         });
     }
 
@@ -140,13 +141,14 @@ template <class Traits> class DqFromDsWarp {
             ahead_stage_ = following(ahead_stage_);
             ahead_.next(params_);
         }
-        end_copies();
+        commit_copies();
     }
 
     __device__ __forceinline__ void copy(const Cursor &from, typename DqFromDsShared<Traits>::Stage &stage) const {
         const StoredTile &tile = from.tile;
         const OwnPart<Traits> own;
-        const int first = params_.kept.is_triangle ? from.keys - tile.first_row_block : 0; // what is before is hidden
+        const int first =
+            params_.stored_d_s.is_triangular ? from.keys - tile.first_row_block : 0; // what is before is hidden
         const int end = tile.row_blocks() - tile.first_row_block;
 #pragma unroll
         for (int u = 0; u < Traits::row_blocks; ++u)

@@ -26,7 +26,7 @@
 namespace annulus::mma {
 
 template <class Traits> struct ForwardShared {
-    static constexpr bool of_keys = Traits::of_keys;
+    static constexpr bool rows_are_keys = Traits::rows_are_keys;
     static constexpr int range_block_rows = Traits::range_block_rows;
     std::uint8_t queries[Traits::row_blocks * Traits::row_block_bytes];
     struct Block {
@@ -65,7 +65,7 @@ template <class Traits> class ForwardWarp {
         copy_own_rows<Traits>(
             shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
             [&](int number) { return static_cast<std::int64_t>(params_.position_of(number) - params_.q.start); });
-        end_copies();
+        commit_copies();
         Registers x =
             make_registers(tile.row_block[own_row_block()].padding_keys, std::make_integer_sequence<int, strips>());
         Cursor at(tile);
@@ -75,7 +75,7 @@ template <class Traits> class ForwardWarp {
         do {
             if (at.is_last(tile))
                 feed_.find_next(next);
-            await_copies<0>();
+            wait_for_copies<0>();
             __syncthreads(); // K is there, or the block, and nobody reads V any more, or the block before
             const bool is_empty = at.is_over(tile);
             const auto &[k, v] = shared_.blocks[stage_];
@@ -91,16 +91,16 @@ template <class Traits> class ForwardWarp {
                 multiply_rows<Element, columns, range_block_rows>(x.s, own_queries(), first_row_of_warp<strips>(),
                                                                   shared_address(k));
             if constexpr (stages == 1) {
-                await_copies<0>();
+                wait_for_copies<0>();
                 __syncthreads(); // V is there, and nobody reads K any more
                 copy_next(tile, next, at);
             }
             if (!meets)
                 continue;
             if (block >= own.full_blocks)
-                take_block<true>(x, tile, range, own, block, shared_address(v));
+                process_block<true>(x, tile, range, own, block, shared_address(v));
             else
-                take_block<false>(x, tile, range, own, block, shared_address(v));
+                process_block<false>(x, tile, range, own, block, shared_address(v));
         } while (!at.is_over(tile));
         write(tile, x);
     }
@@ -109,7 +109,8 @@ template <class Traits> class ForwardWarp {
 
     // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
     __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
-        feed_.copy_next(tile, next, at, [this](const OwnTile &of, const Cursor &to) { copy(of, to); });
+        feed_.copy_next(tile, next, at,
+                        [this](const OwnTile &source_tile, const Cursor &to) { copy(source_tile, to); });
     }
 
     // A block's K; with two stages V, too.
@@ -127,11 +128,11 @@ template <class Traits> class ForwardWarp {
         else
             copy_block<Traits>(params_, range, at.block, params_.head_dim,
                                {{keys_, params_.k, k}, {values_, params_.v, v}});
-        end_copies();
+        commit_copies();
     }
     __device__ __forceinline__ void copy_values(const Range<Traits::row_blocks> &range, int block) {
         copy_block<Traits>(params_, range, block, params_.head_dim, {{values_, params_.v, shared_.blocks[stage_].v}});
-        end_copies();
+        commit_copies();
     }
 
     // ---- Products.
@@ -145,9 +146,9 @@ template <class Traits> class ForwardWarp {
 
     // The softmax of S, and O += P V.
     template <bool hides>
-    __device__ __forceinline__ void take_block(Registers &x, const OwnTile &tile,
-                                               const Range<Traits::row_blocks> &range, const RangePart &own, int block,
-                                               std::uint32_t v) const {
+    __device__ __forceinline__ void process_block(Registers &x, const OwnTile &tile,
+                                                  const Range<Traits::row_blocks> &range, const RangePart &own,
+                                                  int block, std::uint32_t v) const {
         Operand<Element, range_block_rows / 2> p[strips];
         float weight[2];
         load_weights(own, FragmentThread<>().column(), weight, [](float count) { return log2_fast(count); });
@@ -159,7 +160,7 @@ template <class Traits> class ForwardWarp {
                 const RowBlock &row_block = tile.row_block[own_row_block()];
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
-                    mask.seen[r] =
+                    mask.visible_count[r] =
                         (params_.causal ? range.template visible<false>(row_block.position(at.row(r))) : range.count) -
                         block * range_block_rows;
                 hide<range_block_rows>(s, mask);
@@ -176,7 +177,7 @@ template <class Traits> class ForwardWarp {
 #pragma unroll
             for (int s = 0; s < strips; ++s)
                 x.softmax[s].rescale(x.o[s]);
-        add_product_of<Element, columns, range_block_rows>(x.o, p, v);
+        add_block_product<Element, columns, range_block_rows>(x.o, p, v);
     }
 
     __device__ __forceinline__ std::uint32_t own_queries() const {
@@ -207,7 +208,7 @@ template <class Traits>
 __global__ void __launch_bounds__(Traits::threads, Traits::ctas)
     forward_kernel(const __grid_constant__ ForwardParams params) {
     extern __shared__ __align__(128) std::uint8_t memory[];
-    static_assert(sizeof(ForwardShared<Traits>) <= Traits::most_bytes);
+    static_assert(sizeof(ForwardShared<Traits>) <= Traits::max_shared_bytes);
     ForwardWarp<Traits>(params, *reinterpret_cast<ForwardShared<Traits> *>(memory)).run();
 }
 

@@ -18,8 +18,8 @@ __device__ __forceinline__ void add_tf32_product(float *d, const std::uint32_t *
 }
 
 // Copies so many bytes to shared memory, or zeros where nothing is `present`; `source` is an address in any case.
-// Before compute capability 8.0 at once, through registers; else it is done after end_copies() when await_copies()
-// returns.
+// Before compute capability 8.0 at once, through registers; else it is done after commit_copies() when
+// wait_for_copies() returns.
 template <int bytes>
 __device__ __forceinline__ void copy_to_shared(std::uint32_t target, const void *source, bool present) {
 #if __CUDA_ARCH__ >= 800
@@ -44,13 +44,13 @@ __device__ __forceinline__ void copy_to_shared(std::uint32_t target, const void 
 #endif
 }
 // The thread's copies until now are a group.
-__device__ __forceinline__ void end_copies() {
+__device__ __forceinline__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 // Waits for the thread's groups but for the last `pending`.
-template <int pending> __device__ __forceinline__ void await_copies() {
+template <int pending> __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 #endif

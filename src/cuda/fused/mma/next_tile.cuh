@@ -20,8 +20,9 @@ template <class Shared, class OwnTile>
 __device__ __noinline__ void find_next_tile(const TileGrid &grid, Shared &shared, OwnTile &tile, unsigned number) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     unsigned id = __shfl_sync(~0u, number, 0);
-    while (id < grid.tiles && !find_tile_of_branches<Shared::of_keys, Shared::range_block_rows, Sequences::either>(
-                                  grid, shared.search, id, tile)) {
+    while (id < grid.tiles &&
+           !find_tile_of_branches<Shared::rows_are_keys, Shared::range_block_rows, Sequences::either>(
+               grid, shared.search, id, tile)) {
         if (lane == 0)
             id = take_number(grid);
         id = __shfl_sync(~0u, id, 0);
@@ -68,9 +69,9 @@ template <class Shared> class TileFeed {
         if (at.is_last(tile) && !at.is_over(tile))
             take_next();
         const bool goes_on = !at.is_over(tile);
-        const OwnTile &of = goes_on ? tile : next;
-        if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(of))
-            copy(of, to);
+        const OwnTile &source_tile = goes_on ? tile : next;
+        if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(source_tile))
+            copy(source_tile, to);
     }
 
   private:

@@ -12,7 +12,7 @@ struct ForwardParams : ForwardWork {
     TensorRows k, v;
 };
 struct BackwardParams : BackwardWork {
-    TensorRows range_scores, range_values;
+    TensorRows range_q_or_k, range_v_or_d_o;
 };
 
 } // namespace annulus::mma

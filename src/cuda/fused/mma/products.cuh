@@ -27,10 +27,10 @@ requires(sizeof(Element) == sizeof(float)) __device__ __forceinline__
 
 // sum += A B: A in registers, `rows` rows of B, of `columns` columns, at `b`.
 template <class Element, int columns, int rows, int strips>
-__device__ __forceinline__ void add_product_of(float (&sum)[strips][columns / 2],
-                                               const Operand<Element, rows / 2> (&a)[strips], std::uint32_t b) {
+__device__ __forceinline__ void add_block_product(float (&sum)[strips][columns / 2],
+                                                  const Operand<Element, rows / 2> (&a)[strips], std::uint32_t b) {
     if constexpr (sizeof(Element) == sizeof(float)) {
-        add_float_product_of<std::is_same_v<Element, float>, columns, rows, strips>(sum, a, b);
+        add_float_block_product<std::is_same_v<Element, float>, columns, rows, strips>(sum, a, b);
     } else {
         const int lane = FragmentThread<>().lane(); // asked for anew: addresses would be kept in registers
         const LaneRow right(b, lane % 16, lane / 16);
@@ -38,18 +38,18 @@ __device__ __forceinline__ void add_product_of(float (&sum)[strips][columns / 2]
         for (int i = 0; i < rows / 16; ++i)
 #pragma unroll
             for (int j = 0; j < columns / 16; ++j) {
-                std::uint32_t of_range[4];
-                load_matrices<true>(of_range, right.template at<rows>(j) + i * 16 * swizzled_row_bytes);
+                std::uint32_t b_fragment[4];
+                load_matrices<true>(b_fragment, right.template at<rows>(j) + i * 16 * swizzled_row_bytes);
 #pragma unroll
                 for (int s = 0; s < strips; ++s) {
-                    add_product<Element>(sum[s] + 8 * j, a[s].pairs + 4 * i, of_range);
-                    add_product<Element>(sum[s] + 8 * j + 4, a[s].pairs + 4 * i, of_range + 2);
+                    add_product<Element>(sum[s] + 8 * j, a[s].pairs + 4 * i, b_fragment);
+                    add_product<Element>(sum[s] + 8 * j + 4, a[s].pairs + 4 * i, b_fragment + 2);
                 }
             }
     }
 }
 
-// From the order of what add_product_of() has summed to a fragment's.
+// From the order of what add_block_product() has summed to a fragment's.
 template <class Element, int count> __device__ __forceinline__ void order_sums(float (&sum)[count]) {
     if constexpr (sizeof(Element) == sizeof(float))
         order_float_sums(sum);

@@ -83,12 +83,12 @@ __device__ __forceinline__ void multiply_float_rows(float (&result)[strips][rows
         return load_4_floats(matrix + (part / 8 * all_rows + row) * swizzled_row_bytes +
                              ((part % 8 + lane % 4 ^ swizzle_of_row<sizeof(float)>(row)) << 4));
     };
-    constexpr int at_once = 2, most_columns = 64; // of products, and of a sum
+    constexpr int at_once = 2, max_columns = 64; // of products, and of a sum
 #pragma unroll
-    for (int first = 0; first < columns; first += most_columns) {
+    for (int first = 0; first < columns; first += max_columns) {
         SplitSums<exact, strips, rows / 8> sums;
 #pragma unroll
-        for (int column = first; column < columns && column < first + most_columns; column += 16) {
+        for (int column = first; column < columns && column < first + max_columns; column += 16) {
             SplitFloats<exact, 4> own[2][strips];
 #pragma unroll
             for (int s = 0; s < strips; ++s)
@@ -103,18 +103,18 @@ __device__ __forceinline__ void multiply_float_rows(float (&result)[strips][rows
                 }
 #pragma unroll
             for (int i = 0; i < rows / 8; i += at_once) {
-                SplitFloats<exact, 2> of_range[2][at_once];
+                SplitFloats<exact, 2> b_fragment[2][at_once];
 #pragma unroll
                 for (int n = 0; n < at_once; ++n) {
                     const float4 four = load(b + (i + n) * 8 * swizzled_row_bytes, rows, column / 4);
-                    of_range[0][n].set(0, four.x);
-                    of_range[0][n].set(1, four.y);
-                    of_range[1][n].set(0, four.z);
-                    of_range[1][n].set(1, four.w);
+                    b_fragment[0][n].set(0, four.x);
+                    b_fragment[0][n].set(1, four.y);
+                    b_fragment[1][n].set(0, four.z);
+                    b_fragment[1][n].set(1, four.w);
                 }
 #pragma unroll
                 for (int k = 0; k < 2; ++k)
-                    sums.add(own[k], of_range[k], i);
+                    sums.add(own[k], b_fragment[k], i);
             }
         }
 #pragma unroll
@@ -130,8 +130,9 @@ __device__ __forceinline__ void multiply_float_rows(float (&result)[strips][rows
 // sum += A B, as of 16-bit elements, but of 32 columns the thread has eight neighbours of each row
 // (order_float_sums()): of two rows of B a lane reads four neighbours each, one for each of four products.
 template <bool exact, int columns, int rows, int strips, class Element>
-__device__ __forceinline__ void add_float_product_of(float (&sum)[strips][columns / 2],
-                                                     const Operand<Element, rows / 2> (&a)[strips], std::uint32_t b) {
+__device__ __forceinline__ void add_float_block_product(float (&sum)[strips][columns / 2],
+                                                        const Operand<Element, rows / 2> (&a)[strips],
+                                                        std::uint32_t b) {
     static_assert(columns % 32 == 0);
     const int lane = FragmentThread<>().lane(); // asked for anew, as there
     std::uint32_t own_part[2];
@@ -142,17 +143,17 @@ __device__ __forceinline__ void add_float_product_of(float (&sum)[strips][column
     }
 #pragma unroll
     for (int j = 0; j < columns / 32; ++j) {
-        SplitSums<exact, strips, 4> of_block;
+        SplitSums<exact, strips, 4> block_sums;
 #pragma unroll
         for (int i = 0; i < rows / 8; ++i) {
-            SplitFloats<exact, 2> of_range[4];
+            SplitFloats<exact, 2> b_fragment[4];
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const float4 four = load_4_floats(own_part[e] + (j * rows + i * 8) * swizzled_row_bytes);
-                of_range[0].set(e, four.x);
-                of_range[1].set(e, four.y);
-                of_range[2].set(e, four.z);
-                of_range[3].set(e, four.w);
+                b_fragment[0].set(e, four.x);
+                b_fragment[1].set(e, four.y);
+                b_fragment[2].set(e, four.z);
+                b_fragment[3].set(e, four.w);
             }
             SplitFloats<exact, 4> own[strips];
 #pragma unroll
@@ -162,13 +163,13 @@ __device__ __forceinline__ void add_float_product_of(float (&sum)[strips][column
 #pragma unroll
                     for (int e = 0; e < 2; ++e)
                         own[s].set(2 * e + r, a[s].elements[4 * i + 2 * r + e]);
-            of_block.add(own, of_range, 0);
+            block_sums.add(own, b_fragment, 0);
         }
 #pragma unroll
         for (int s = 0; s < strips; ++s)
 #pragma unroll
             for (int i = 0; i < 16; ++i)
-                sum[s][16 * j + i] += of_block.sum(s, i);
+                sum[s][16 * j + i] += block_sums.sum(s, i);
     }
 }
 

@@ -64,10 +64,10 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
     const std::int64_t tiles = of_keys + divide_up(stored.queries, StoredDs::row_blocks_of_tile);
     // A few counts for each group: of so many tiles at the least. Where all are few, the tiles of keys come first,
     // which are the longest: one group. All three numbers were measured.
-    const bool are_few = passes == 1 && cells <= room && cells * tiles <= (stored.is_triangle ? 8 : 4) * ctas;
+    const bool are_few = passes == 1 && cells <= room && cells * tiles <= (stored.is_triangular ? 8 : 4) * ctas;
     const std::int64_t group = are_few ? cells : passes > 1 ? 1 : std::min(divide_up(32, tiles), cells);
     const std::int64_t groups = divide_up(cells, group), most = std::min(groups, room / group);
-    const std::int64_t apart = divide_up((stored.is_triangle ? 5 : 4) * ctas, 2 * group * tiles);
+    const std::int64_t apart = divide_up((stored.is_triangular ? 5 : 4) * ctas, 2 * group * tiles);
     if (most < std::min<std::int64_t>(groups, passes > 1 ? 4 : 3) || (passes > 1 && cells_of_pass < 2) ||
         most * group * tiles < std::min<std::int64_t>(cells * tiles, 3 * ctas))
         return std::nullopt;
@@ -141,7 +141,7 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart par
     };
     parts.of_segment.queries = row_blocks(problem.queries);
     parts.of_segment.keys = row_blocks(problem.keys);
-    parts.of_segment.is_triangle = tiles.causal && problem.queries == problem.keys;
+    parts.of_segment.is_triangular = tiles.causal && problem.queries == problem.keys;
     if (shapes.storing == StoringKernels::one)
         return plan_passes(problem, part, parts, sums_keys, shapes.of_keys.row_blocks, multiprocessors, bytes);
     auto room = static_cast<std::int64_t>(bytes / parts.bytes_of_cell());
@@ -163,7 +163,7 @@ bool zeros_outweigh_ds(const Problem &problem, const TileGrid &tiles, const Stor
     const StoredDs &stored = parts.of_segment;
     const std::int64_t of_keys = stored.keys;
     const std::int64_t of_cell =
-        of_keys * (stored.is_triangle ? of_keys + 1 : std::int64_t{2} * stored.turns.passes * stored.queries) / 2;
+        of_keys * (stored.is_triangular ? of_keys + 1 : std::int64_t{2} * stored.turns.passes * stored.queries) / 2;
     const std::int64_t images = problem.batch * problem.heads * parts.all_segments * of_cell;
     const std::int64_t rows = problem.heads * problem.queries.length + 2 * problem.kv_heads * problem.key_rows();
     const std::int64_t bytes = problem.batch * rows * problem.head_dim * dtype_bytes(problem.dtype);

@@ -67,49 +67,49 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
     __syncthreads();
     const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
-        shrink_registers<Traits::Registers::feeder>();
+        warpgroup_reg_dealloc<Traits::Registers::producer>();
         // A launch for dQ may begin before LSE and delta are there. One after it, which reads them without waiting,
         // may not: it begins when all CTAs of this one have waited.
-        if (!Traits::of_keys && warp >= 2)
-            wait_for_launch_before();
+        if (!Traits::rows_are_keys && warp >= 2)
+            grid_dependency_wait();
         if (warp == 2)
-            let_next_launch_begin();
-        if (Traits::in_order && (warp == 0 || warp == 3)) {
-            copy_ranges_in_order(params, shared, warp == 3);
+            launch_dependents();
+        if (Traits::is_permuted && (warp == 0 || warp == 3)) {
+            copy_permuted_ranges(params, shared, warp == 3);
         } else if (warp == 0) {
             if (threadIdx.x == 0)
                 copy_ranges(params, shared);
         } else if (warp == 1) {
             const auto before_counting = [] {
-                if constexpr (!Traits::of_keys)
-                    wait_for_launch_before(); // the counter of tiles is set with LSE and delta
+                if constexpr (!Traits::rows_are_keys)
+                    grid_dependency_wait(); // the counter of tiles is set with LSE and delta
             };
-            const auto copy_keys = [&](const PipelineState<tile_slots> &at) {
-                if constexpr (Traits::of_keys && Traits::has_d_scores && !Traits::keeps_d_s)
+            const auto copy_v = [&](const PipelineState<tile_slots> &at) {
+                if constexpr (Traits::rows_are_keys && Traits::has_d_q_or_k && !Traits::stores_d_s)
                     copy_rows_of_row_blocks<Traits, false>(params, shared, at, NoOtherWork());
             };
-            if constexpr (Traits::keeps_d_s)
+            if constexpr (Traits::stores_d_s)
                 find_stored_tiles(params, shared);
             else if constexpr (Traits::finder_clears)
-                find_tiles(params, shared, before_counting, copy_keys, RowClearer<Traits>(params, shared.pieces_begun));
+                find_tiles(params, shared, before_counting, copy_v, RowClearer<Traits>(params, shared.pieces_begun));
             else
-                find_tiles(params, shared, before_counting, copy_keys, NoOtherWork());
+                find_tiles(params, shared, before_counting, copy_v, NoOtherWork());
         } else if (warp == 2) {
             if constexpr (Traits::copier_clears)
                 copy_row_blocks<Traits, true>(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
             else
                 copy_row_blocks<Traits, true>(params, shared, NoOtherWork());
-        } else if constexpr (Traits::of_keys) {
+        } else if constexpr (Traits::rows_are_keys) {
             copy_statistics(params, shared);
         } else {
             copy_row_blocks<Traits, false>(params, shared, NoOtherWork());
         }
     } else {
-        grow_registers<Traits::Registers::consumer>();
+        warpgroup_reg_alloc<Traits::Registers::consumer>();
         BackwardConsumer<Traits>(params, shared, warp / 4 - 1).run();
         do_all(RowClearer<Traits>(params, shared.pieces_begun));
     }
-    wait_for_launch_before(); // so that this one ends after it
+    grid_dependency_wait(); // so that this one ends after it
 }
 
 } // namespace annulus

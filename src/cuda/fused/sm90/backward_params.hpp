@@ -13,22 +13,22 @@ namespace annulus {
 
 // Whether there are kernels that store dS instead of computing it twice: below 65 columns two products take less time
 // than writing and reading their result.
-constexpr bool stores_d_s(int head_dim) {
+constexpr bool has_storing_kernels(int head_dim) {
     return head_dim > 64 && head_dim <= most_columns_of_both;
 }
 
 struct BackwardParams : BackwardWork {
-    CUtensorMap range_scores[2 * most_strides], range_values[2 * most_strides];
-    TensorRows range_score_rows, range_value_rows; // the same, for rows along a curve
+    CUtensorMap range_q_or_k[2 * most_strides], range_v_or_d_o[2 * most_strides];
+    TensorRows range_q_or_k_rows, range_v_or_d_o_rows; // the same, for rows along a curve
     // Of a kernel over row blocks of keys that stores dS and multiplies it: what there is to do for queries, and K.
-    BackwardWork of_queries;
+    BackwardWork query_work;
     CUtensorMap keys[2];
     TensorRows key_rows;
 
     void set_queries(const BackwardParams &queries) {
-        of_queries = queries;
-        std::copy_n(queries.range_scores, 2, keys); // of one branch
-        key_rows = queries.range_score_rows;
+        query_work = queries;
+        std::copy_n(queries.range_q_or_k, 2, keys); // of one branch
+        key_rows = queries.range_q_or_k_rows;
     }
 };
 

@@ -12,23 +12,23 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     using Element = Element_;
     static constexpr int head_dim = head_dim_;
     static constexpr RowOrder order = order_;
-    static constexpr bool in_order = order == RowOrder::along_curve;
-    static constexpr bool of_keys = what != Gradients::d_q;
-    static constexpr bool has_d_scores = what != Gradients::d_v; // and so gradients of probabilities
-    static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;
-    static constexpr bool keeps_d_s = what == Gradients::all_storing_d_s;
+    static constexpr bool is_permuted = order == RowOrder::along_curve;
+    static constexpr bool rows_are_keys = what != Gradients::d_q;
+    static constexpr bool has_d_q_or_k = what != Gradients::d_v; // and so gradients of probabilities
+    static constexpr bool has_d_v = what != Gradients::d_q && what != Gradients::d_k;
+    static constexpr bool stores_d_s = what == Gradients::all_storing_d_s;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
 
     // Warpgroups that compute, a row block of 64 rows each; and one that feeds them.
-    static constexpr int consumers = head_dim <= (of_keys ? 64 : 128) ? 3 : 2;
+    static constexpr int consumers = head_dim <= (rows_are_keys ? 64 : 128) ? 3 : 2;
     using Registers = WarpgroupRegisters<consumers>;
     static constexpr int threads = Registers::threads;
     static constexpr int consumer_warps = consumers * 4;
     // Whether the last product of a block is computed beside the exponentials of the next. There are registers left,
     // then, for what is the same in every block of a range or tile.
-    static constexpr bool overlaps = !of_keys && head_dim <= 64;
+    static constexpr bool overlaps = !rows_are_keys && head_dim <= 64;
     // Whether gradients of scores are computed from probabilities of the dtype, for fewer registers.
-    static constexpr bool rounds_first = has_d_scores && has_d_values;
+    static constexpr bool rounds_first = has_d_q_or_k && has_d_v;
 
     static constexpr int range_block_rows = head_dim <= 192 ? 64 : 32;
     static constexpr int stages = head_dim <= 64 ? 4 : 2;
@@ -38,7 +38,7 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     // along a curve as well, or tells other CTAs of stored dS, which would spill; and one that copies row blocks, but
     // with one slot consumers would wait for it.
     static constexpr bool clears_rows = head_dim <= 128;
-    static constexpr bool finder_clears = clears_rows && !keeps_d_s && !(in_order && of_keys);
+    static constexpr bool finder_clears = clears_rows && !stores_d_s && !(is_permuted && rows_are_keys);
     static constexpr bool copier_clears = clears_rows && row_block_slots > 1;
     static constexpr int clearing_warps = finder_clears + copier_clears;
 

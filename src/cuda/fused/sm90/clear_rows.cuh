@@ -26,13 +26,13 @@ template <class Traits> class RowClearer {
     // From now on the warp may clear its share of a tile's pieces, too; all pieces.
     __device__ __forceinline__ void begin_tile() {
         if (has_more_)
-            left_ += quotient_up(cleared_.pieces_of_tile, Traits::clearing_warps);
+            remaining_ += quotient_up(cleared_.pieces_of_tile, Traits::clearing_warps);
     }
-    __device__ __forceinline__ void begin_rest() { left_ = INT_MAX; }
+    __device__ __forceinline__ void begin_rest() { remaining_ = INT_MAX; }
 
     // Clears the CTA's next piece, if the warp may; false where there is none.
     __device__ __forceinline__ bool operator()() {
-        if (!has_more_ || left_ == 0)
+        if (!has_more_ || remaining_ == 0)
             return false;
         int number = 0;
         if (threadIdx.x % warp_threads == 0)
@@ -42,7 +42,7 @@ template <class Traits> class RowClearer {
         has_more_ = piece < cleared_.end_piece;
         if (!has_more_)
             return false;
-        --left_;
+        --remaining_;
         clear(piece);
         return true;
     }
@@ -87,7 +87,7 @@ template <class Traits> class RowClearer {
         Element *first = row_0 + __shfl_sync(~0u, own_row, 0) * row_distance;
 #pragma unroll 1
         for (int row = 0; row < rows; ++row, first += row_distance) {
-            Element *next = Traits::in_order ? row_0 + __shfl_sync(~0u, own_row, row) * row_distance : first;
+            Element *next = Traits::is_permuted ? row_0 + __shfl_sync(~0u, own_row, row) * row_distance : first;
             std::uint32_t left = __ballot_sync(~0u, wanted >> row & 1) >> lane / lanes; // its heads, from the lane's on
             if (!has_part)
                 continue;
@@ -119,7 +119,7 @@ template <class Traits> class RowClearer {
     const int head_dim_;
     int &pieces_begun_;
     bool has_more_;
-    int left_ = 0;
+    int remaining_ = 0;
 };
 
 } // namespace annulus

@@ -8,7 +8,7 @@
 //
 // by the running softmax of Milakov and Gimelshein (2018): with each block of keys O and l are rescaled where m moves.
 // That is not the largest score: any number near it serves as well. So a block that hides no keys is taken by the m of
-// those before (trusts_maxima), and its largest score is looked for only if the sum of its probabilities shows that m
+// those before (reuses_maxima), and its largest score is looked for only if the sum of its probabilities shows that m
 // is too small: its S is computed once more, then, for which a block of K is held until its probabilities are there.
 //
 // Words. A row block is 64 queries, the rows that a warpgroup computes; a range the keys of a branch that it meets, one
@@ -54,33 +54,33 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
     ForwardShared<Traits> &shared = *reinterpret_cast<ForwardShared<Traits> *>(memory);
     if (threadIdx.x == 0) {
         shared.init();
-        let_next_launch_begin();
+        launch_dependents();
     }
     __syncthreads();
     const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
-        shrink_registers<Traits::Registers::feeder>();
+        warpgroup_reg_dealloc<Traits::Registers::producer>();
         if (warp == 1) {
             find_tiles(
                 params, shared, [] {}, [](const PipelineState<tile_slots> &) {},
                 RowClearer<Traits>(params, shared.pieces_begun));
-        } else if constexpr (Traits::in_order) {
+        } else if constexpr (Traits::is_permuted) {
             if (warp == 2)
                 copy_queries(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
             else
-                copy_keys_in_order(params, shared, warp == 3);
+                copy_permuted_kv_blocks(params, shared, warp == 3);
         } else if (warp == 0) {
             if (threadIdx.x == 0)
-                copy_keys(params, shared);
+                copy_kv_blocks(params, shared);
         } else {
             copy_queries(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
         }
     } else {
-        grow_registers<Traits::Registers::consumer>();
+        warpgroup_reg_alloc<Traits::Registers::consumer>();
         ForwardConsumer<Traits>(params, shared, warp / 4 - 1).run();
         do_all(RowClearer<Traits>(params, shared.pieces_begun));
     }
-    wait_for_launch_before(); // so that this one ends after it
+    grid_dependency_wait(); // so that this one ends after it
 }
 
 } // namespace annulus

@@ -25,7 +25,7 @@ template <class Traits> class ForwardConsumer {
 
     __device__ __forceinline__ void run() {
         if (row_block_ == Traits::consumers - 1)
-            pass_turn();
+            scheduler_barrier_arrive();
         for (PipelineState<tile_slots> at;; ++at.count) {
             const PipelineState<Traits::query_slots> query{at.count};
             shared_.tile_full[at.slot()].wait(at.parity_to_empty());
@@ -77,13 +77,13 @@ template <class Traits> class ForwardConsumer {
             const int blocks = own.blocks, full = own.full_blocks;
             if (blocks < range.blocks) {
                 finish_pending(x);
-                sit_out(range.blocks - blocks);
+                skip_blocks(range.blocks - blocks);
                 ended_at_ = stage_.count;
             }
             if (blocks == 0)
                 continue;
             int at = blocks - 1;
-            if constexpr (Traits::keeps_weights)
+            if constexpr (Traits::loads_weights_once)
                 load_weights(x, own);
             if (at >= full)
                 find_visible(x, range, row_block);
@@ -93,22 +93,22 @@ template <class Traits> class ForwardConsumer {
             }
 #pragma unroll 1
             for (; at >= full; --at)
-                take_block<true>(x, own, at * range_block_rows, range.count - at * range_block_rows);
+                process_block<true>(x, own, at * range_block_rows, range.count - at * range_block_rows);
 #pragma unroll 1
             for (; at >= 0; --at)
-                take_block<false>(x, own, 0, range_block_rows);
+                process_block<false>(x, own, 0, range_block_rows);
         }
         // A turn of its own: the others go on while this one writes.
-        take_turn();
+        scheduler_barrier_sync();
         finish_pending(x);
-        pass_turn();
+        scheduler_barrier_arrive();
         if (row_block.rows > 0 && !(params_.skips_empty && !tile.meets_any(row_block_)))
             write(tile, queries, x);
     }
 
     // O is staged in the place of Q: since the warpgroup took its turn, none of its products reads that any more.
     __device__ __forceinline__ void write(const OwnTile &tile, std::uint32_t staging, Registers &x) const {
-        wait_for_launch_before(); // whose partial results these may be added to, or take the place of
+        grid_dependency_wait(); // whose partial results these may be added to, or take the place of
         ForwardEpilogue<Element, columns, Traits::consumers, Traits::order, FragmentThread<>>(params_, tile, row_block_,
                                                                                               staging)
             .write(x.o, x.softmax);
@@ -116,18 +116,18 @@ template <class Traits> class ForwardConsumer {
 
     // The first block, with which none overlaps: S, then P, whose product with V is left to the next block.
     __device__ __forceinline__ void start_block(Registers &x, const RangePart &own, bool hides, int first, int keys) {
-        if constexpr (!Traits::keeps_weights)
+        if constexpr (!Traits::loads_weights_once)
             load_weights(x, own);
-        wait_for_keys();
-        take_turn();
-        multiply_keys(x);
-        pass_turn();
+        wait_for_k();
+        scheduler_barrier_sync();
+        multiply_q_k(x);
+        scheduler_barrier_arrive();
         wgmma_wait<0>();
         fence_registers(x.s);
         shared_.k_empty[stage_.slot()].arrive_as_warp();
         if (hides) {
             hide_keys(x, first);
-            clear_values(keys);
+            clear_v_rows(keys);
         }
         x.softmax.template update<true>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
         pack<Element>(x.p, x.s);
@@ -138,30 +138,30 @@ template <class Traits> class ForwardConsumer {
     // `keys` keys of a range from its key `first` on. The products of its turn are P V of the block before and S of
     // this one, at the same time where blocks overlap.
     template <bool hides>
-    __device__ __forceinline__ void take_block(Registers &x, const RangePart &own, int first, int keys) {
-        if constexpr (!Traits::keeps_weights)
+    __device__ __forceinline__ void process_block(Registers &x, const RangePart &own, int first, int keys) {
+        if constexpr (!Traits::loads_weights_once)
             load_weights(x, own);
-        wait_for_keys();
-        take_turn();
+        wait_for_k();
+        scheduler_barrier_sync();
         if constexpr (!Traits::overlaps) {
-            multiply_values(x, pending_stage());
-            end_values(x, pending_stage());
+            multiply_p_v(x, pending_stage());
+            finish_p_v(x, pending_stage());
         }
-        multiply_keys(x);
+        multiply_q_k(x);
         if constexpr (Traits::overlaps)
-            multiply_values(x, pending_stage());
-        pass_turn();
+            multiply_p_v(x, pending_stage());
+        scheduler_barrier_arrive();
         wgmma_wait<Traits::overlaps>();
         fence_registers(x.s);
-        if constexpr (hides || !Traits::trusts_maxima) {
+        if constexpr (hides || !Traits::reuses_maxima) {
             shared_.k_empty[stage_.slot()].arrive_as_warp();
             if constexpr (hides)
                 hide_keys(x, first);
             x.softmax.template update<hides>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
             if constexpr (Traits::overlaps)
-                end_values(x, pending_stage());
+                finish_p_v(x, pending_stage());
             if constexpr (hides)
-                clear_values(keys);
+                clear_v_rows(keys);
             pack<Element>(x.p, x.s);
             x.softmax.rescale(x.o);
         } else {
@@ -179,12 +179,12 @@ template <class Traits> class ForwardConsumer {
         float sum[2] = {0, 0};
         x.softmax.template find_probabilities<false>(x.s, c, x.weight, sum);
         if constexpr (Traits::overlaps) {
-            end_values(x, pending_stage());
+            finish_p_v(x, pending_stage());
             pack<Element>(x.p, x.s);
         }
         if (!x.softmax.add_if_near(sum)) {
             const unsigned far_rows = x.softmax.far_rows(sum);
-            multiply_keys_by_warps(x);
+            multiply_q_k_by_warps(x);
             load_weights(x, own);
             x.softmax.update_far(x.s, c, params_.inverse_scale_log2, x.weight, far_rows);
             x.softmax.rescale(x.o);
@@ -199,8 +199,8 @@ template <class Traits> class ForwardConsumer {
         if (!has_pending())
             return;
         const Stage pending = pending_stage();
-        multiply_values(x, pending);
-        end_values(x, pending);
+        multiply_p_v(x, pending);
+        finish_p_v(x, pending);
         ended_at_ = stage_.count;
     }
 
@@ -214,16 +214,16 @@ template <class Traits> class ForwardConsumer {
         return Stage{stage_.count - 1};
     }
 
-    __device__ __forceinline__ void wait_for_keys() const {
+    __device__ __forceinline__ void wait_for_k() const {
         shared_.k_full[stage_.slot()].wait(stage_.parity_to_empty());
     }
     // S = Q K^T
-    __device__ __forceinline__ void multiply_keys(Registers &x) {
+    __device__ __forceinline__ void multiply_q_k(Registers &x) {
         multiply_rows<Element, columns, range_block_rows>(x.s, x.q, x.k + stage_.slot() * (Traits::stage_bytes / 16));
     }
     // The same by products of warps, to the bit. What the softmax holds is kept in memory meanwhile: for these
     // registers all blocks would have to do without them.
-    __device__ __forceinline__ void multiply_keys_by_warps(Registers &x) const {
+    __device__ __forceinline__ void multiply_q_k_by_warps(Registers &x) const {
         RunningSoftmax &softmax = x.softmax;
         const volatile float held[4] = {softmax.m[0], softmax.m[1], softmax.l[0], softmax.l[1]};
         mma::multiply_rows<Element, columns, range_block_rows, 1>(
@@ -236,11 +236,11 @@ template <class Traits> class ForwardConsumer {
         }
     }
     // O += P V
-    __device__ __forceinline__ void multiply_values(Registers &x, const Stage &stage) {
+    __device__ __forceinline__ void multiply_p_v(Registers &x, const Stage &stage) {
         shared_.v_full[stage.slot()].wait(stage.parity_to_empty());
         add_product<Element, columns, range_block_rows>(x.o, x.p, x.v + stage.slot() * (Traits::stage_bytes / 16));
     }
-    __device__ __forceinline__ void end_values(Registers &x, const Stage &stage) {
+    __device__ __forceinline__ void finish_p_v(Registers &x, const Stage &stage) {
         wgmma_wait<0>();
         fence_registers(x.o);
         fence_registers(x.p);
@@ -264,7 +264,7 @@ template <class Traits> class ForwardConsumer {
 
     // Rows of V behind the range's last key are rows of other segments or classes: their probabilities are 0, but their
     // elements may be infinite.
-    __device__ __forceinline__ void clear_values(int keys) const {
+    __device__ __forceinline__ void clear_v_rows(int keys) const {
         if (keys >= range_block_rows)
             return;
         shared_.v_full[stage_.slot()].wait(stage_.parity_to_empty());
@@ -278,20 +278,20 @@ template <class Traits> class ForwardConsumer {
     }
 
     // Consumers issue the products of a block one after the other, so that their softmaxes do not fall together.
-    __device__ __forceinline__ void take_turn() const {
+    __device__ __forceinline__ void scheduler_barrier_sync() const {
         sync_threads(1 + Traits::consumers + row_block_, 2 * warpgroup_threads);
     }
-    __device__ __forceinline__ void pass_turn() const {
+    __device__ __forceinline__ void scheduler_barrier_arrive() const {
         arrive_threads(1 + Traits::consumers + (row_block_ + 1) % Traits::consumers, 2 * warpgroup_threads);
     }
 
     // Blocks of the tile that this row block does not meet. Each warp gives a stage back itself, once it has seen the
     // barrier's phase: left two phases behind it would wait for a parity that came and went.
-    __device__ __forceinline__ void sit_out(int blocks) {
+    __device__ __forceinline__ void skip_blocks(int blocks) {
         for (; blocks > 0; --blocks, ++stage_.count) {
             const int s = stage_.slot();
-            take_turn();
-            pass_turn();
+            scheduler_barrier_sync();
+            scheduler_barrier_arrive();
             shared_.k_full[s].wait(stage_.parity_to_empty());
             shared_.k_empty[s].arrive_as_warp();
             shared_.v_full[s].wait(stage_.parity_to_empty());

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/device/warp.cuh"
-#include "cuda/fused/sm90/copy_in_order.cuh"
+#include "cuda/fused/sm90/copy_permuted_rows.cuh"
 #include "cuda/fused/sm90/forward_params.hpp"
 #include "cuda/fused/sm90/forward_shared.cuh"
 #include "cuda/fused/sm90/other_work.cuh"
@@ -16,7 +16,7 @@ namespace annulus {
 // Warp 0: K and V. One lane.
 
 template <class Traits>
-__device__ __forceinline__ void copy_keys(const ForwardParams &params, ForwardShared<Traits> &shared) {
+__device__ __forceinline__ void copy_kv_blocks(const ForwardParams &params, ForwardShared<Traits> &shared) {
     PipelineState<Traits::stages> stage;
     for (PipelineState<tile_slots> at;; ++at.count) {
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
@@ -25,7 +25,7 @@ __device__ __forceinline__ void copy_keys(const ForwardParams &params, ForwardSh
         if (ranges < 0)
             return;
         const int batch = tile.batch, kv_head = tile.head / params.heads_of_kv_head;
-        EndOfTile<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], true);
+        TileEndSignal<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], true);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             const CUtensorMap &k_map = params.k[range.map], &v_map = params.v[range.map];
@@ -52,12 +52,12 @@ __device__ __forceinline__ void copy_keys(const ForwardParams &params, ForwardSh
 // Warps 0 and 3 of a grid along a curve: a half of each block of K and of V, so that it is there sooner.
 
 template <class Traits>
-__device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, ForwardShared<Traits> &shared,
-                                                   int half) {
+__device__ __forceinline__ void copy_permuted_kv_blocks(const ForwardParams &params, ForwardShared<Traits> &shared,
+                                                        int half) {
     using Element = typename Traits::Element;
     constexpr int own_rows = Traits::range_block_rows / 2;
     const std::uint32_t offset = half * own_rows * swizzled_row_bytes;
-    CopiesUnderWay copies;
+    CopiesInFlight copies;
     RowsOfRange<own_rows> rows_of_range;
     PipelineState<Traits::stages> stage;
     for (PipelineState<tile_slots> at;; ++at.count) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
         const int batch = tile.batch, kv_head = tile.head / params.heads_of_kv_head;
         const auto *const k_row_0 = params.k_rows.first_row<const Element>(batch, kv_head);
         const auto *const v_row_0 = params.v_rows.first_row<const Element>(batch, kv_head);
-        EndOfTile<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], half == 0);
+        TileEndSignal<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], half == 0);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             int first = (range.blocks - 1) * Traits::range_block_rows + half * own_rows;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
                 const auto copy = [&](const Element *row_0, std::int64_t distance, std::uint8_t *target, Mbarrier &full,
                                       Mbarrier &empty) {
                     copies.wait(empty, stage.parity_to_fill());
-                    copy_in_order<Traits::head_dim, Traits::range_block_rows>(
+                    copy_permuted_rows<Traits::head_dim, Traits::range_block_rows>(
                         shared_address(target) + offset, row_0, distance, params.head_dim, own, [](int, int) {});
                     copies.add(full);
                 };
@@ -144,8 +144,8 @@ __device__ __forceinline__ void copy_queries(const ForwardParams &params, Forwar
             const std::uint32_t target = shared_address(shared.queries[query.slot()]) + u * Traits::row_block_bytes;
             if (row_block.rows == 0)
                 continue;
-            if constexpr (Traits::in_order)
-                copy_in_order<Traits::head_dim, row_block_rows>(
+            if constexpr (Traits::is_permuted)
+                copy_permuted_rows<Traits::head_dim, row_block_rows>(
                     target, row_0, params.q.row, params.head_dim, RowsOfLanes<row_block_rows>([&](int i) {
                         return params.query_row<Traits::order>(row_block.position(i));
                     }),

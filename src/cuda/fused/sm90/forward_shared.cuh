@@ -12,8 +12,8 @@
 namespace annulus {
 
 template <class Traits> struct ForwardShared {
-    static constexpr bool of_keys = false;
-    static constexpr bool several = true; // sequences, maybe
+    static constexpr bool rows_are_keys = false;
+    static constexpr bool may_have_sequences = true; // sequences, maybe
     static constexpr int row_blocks = Traits::consumers, range_block_rows = Traits::range_block_rows;
     std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::row_block_bytes];
     std::uint8_t k[Traits::stages][Traits::stage_bytes];
@@ -34,12 +34,12 @@ template <class Traits> struct ForwardShared {
             tile_empty[i].init(consumer_warps + 3);
         }
         for (int i = 0; i < Traits::query_slots; ++i) {
-            query_full[i].init(Traits::in_order ? 1 : 2);
+            query_full[i].init(Traits::is_permuted ? 1 : 2);
             query_empty[i].init(consumer_warps);
         }
         for (int i = 0; i < Traits::stages; ++i) {
-            k_full[i].init(Traits::in_order ? 2 : 1);
-            v_full[i].init(Traits::in_order ? 2 : 1);
+            k_full[i].init(Traits::is_permuted ? 2 : 1);
+            v_full[i].init(Traits::is_permuted ? 2 : 1);
             k_empty[i].init(consumer_warps);
             v_empty[i].init(consumer_warps);
         }

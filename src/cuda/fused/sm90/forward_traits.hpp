@@ -16,10 +16,10 @@ template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     using Element = Element_;
     static constexpr int head_dim = head_dim_;
     static constexpr RowOrder order = order_;
-    static constexpr bool in_order = order == RowOrder::along_curve;
+    static constexpr bool is_permuted = order == RowOrder::along_curve;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
     // How many of the feeding warps clear rows meanwhile (clear_rows.cuh).
-    static constexpr int clearing_warps = head_dim > 128 ? 0 : in_order ? 2 : 3;
+    static constexpr int clearing_warps = head_dim > 128 ? 0 : is_permuted ? 2 : 3;
 
     // Warpgroups that compute, a row block of 64 queries each; and one that feeds them.
     static constexpr int consumers = head_dim <= 128 ? 3 : 2;
@@ -29,11 +29,11 @@ template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     static constexpr bool overlaps = head_dim <= 64 || head_dim > 128;
     // Whether multiplicities of keys are read once for a range, which is faster than for each block, but for one of the
     // kernels: there the compiler orders its loop worse without these reads (notes.md).
-    static constexpr bool keeps_weights = head_dim != 48;
+    static constexpr bool loads_weights_once = head_dim != 48;
 
     // Whether blocks that hide no keys are taken by the maxima of those before. K is held longer for it: along a curve,
     // where it comes late, two stages are too few; and above 128 columns there is less to gain than to lose.
-    static constexpr bool trusts_maxima = head_dim <= 64 || (head_dim <= 128 && !in_order);
+    static constexpr bool reuses_maxima = head_dim <= 64 || (head_dim <= 128 && !is_permuted);
 
     static constexpr int range_block_rows = head_dim <= 128 ? 128 : 64; // keys
     static constexpr int stages = head_dim <= 64 ? 4 : 2;               // of K and of V

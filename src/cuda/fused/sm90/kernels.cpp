@@ -52,7 +52,7 @@ BackwardShapes backward_shapes(int head_dim) {
         };
         shapes = {shape_of(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_q, RowOrder::linear>()),
                   shape_of(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_k, RowOrder::linear>()),
-                  stores_d_s(head_dim) ? StoringKernels::one : StoringKernels::none};
+                  has_storing_kernels(head_dim) ? StoringKernels::one : StoringKernels::none};
     });
     return shapes;
 }

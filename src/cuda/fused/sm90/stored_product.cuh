@@ -32,8 +32,8 @@ template <class Traits> class StoredProduct {
             smem_descriptor_start(shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks));
         const std::uint32_t keys = smem_descriptor_start(shared_.stored_keys(0), row_block_rows * swizzled_row_bytes);
         // Under causality the first of the two row blocks sees the keys up to its own, the second one more.
-        const int all = uniform(tile.key_blocks), of_first = min(all, tile.seen_by_all + row_block + 1);
-        const int of_second = min(all, of_first + 1);
+        const int all = uniform(tile.key_blocks), first_key_blocks = min(all, tile.seen_by_all + row_block + 1);
+        const int second_key_blocks = min(all, first_key_blocks + 1);
         int present = tile.keys; // of keys, from the stage on
         bool is_pending = false;
         const auto multiply = [&](auto has_first) {
@@ -43,7 +43,7 @@ template <class Traits> class StoredProduct {
             const std::uint32_t right = keys + BackwardShared<Traits>::stored_keys_offset(place.count) / 16 +
                                         place.count % 2 * (Traits::stored_keys * swizzled_row_bytes / 16);
             if (present < Traits::stored_keys)
-                clear_others(max(present, 0), address_of_descriptor(left), address_of_descriptor(right));
+                clear_absent_rows(max(present, 0), address_of_descriptor(left), address_of_descriptor(right));
             present -= Traits::stored_keys;
             fence_registers(x);
             fence_registers(y);
@@ -68,10 +68,10 @@ template <class Traits> class StoredProduct {
         };
         int block = 0;
 #pragma unroll 1
-        for (; block < 2 * of_first; ++block)
+        for (; block < 2 * first_key_blocks; ++block)
             multiply(std::true_type{});
 #pragma unroll 1
-        for (; block < 2 * of_second; ++block)
+        for (; block < 2 * second_key_blocks; ++block)
             multiply(std::false_type{});
         wgmma_wait<0>();
         fence_registers(x);
@@ -107,7 +107,7 @@ template <class Traits> class StoredProduct {
 
     // Where a stage has but `present` keys of the class, the others' rows of K are of other segments and may be
     // infinite, as what stands for their dS may.
-    __device__ __forceinline__ void clear_others(int present, std::uint32_t images, std::uint32_t keys) const {
+    __device__ __forceinline__ void clear_absent_rows(int present, std::uint32_t images, std::uint32_t keys) const {
         for (int i = present * 8 + thread_of_warpgroup(); i < Traits::stored_keys * 8; i += warpgroup_threads) {
 #pragma unroll
             for (int u = 0; u < Traits::stored_row_blocks; ++u)
@@ -124,14 +124,14 @@ template <class Traits> class StoredProduct {
                                           std::uint32_t staging) const {
         if (index >= tile.row_blocks())
             return;
-        const BackwardWork &work = params_.of_queries;
+        const BackwardWork &work = params_.query_work;
         // They count from the last query, so that the first one may lack some.
         const int lacking = tile.row_blocks() * row_block_rows - tile.queries;
         const RowBlockFromLast row_block{tile.first + (index * row_block_rows - lacking) * tile.stride, tile.stride,
                                          index == 0 ? lacking : 0};
         BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>, RowBlockFromLast, ReducePartialRows>(
             work, work.destination, tile.batch, tile.head, row_block)
-            .write(x, work.scale, staging, work.d_scores, work.partial_d_scores);
+            .write(x, work.scale, staging, work.d_q_or_k, work.partial_d_q_or_k);
     }
 
     const BackwardParams &params_;

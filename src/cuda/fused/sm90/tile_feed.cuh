@@ -15,24 +15,24 @@ constexpr int tile_slots = 2;
 // Of a warp that copies the blocks of ranges: tells the one that finds tiles when the tile at hand comes to its end.
 // The next one is found then before consumers need it. Taken earlier it might be a long one that waits here when other
 // CTAs have none left; where tiles do not differ it is taken at once.
-template <class Traits> class EndOfTile {
+template <class Traits> class TileEndSignal {
   public:
     // Of several warps one `tells`.
     template <class Tile>
-    __device__ __forceinline__ EndOfTile(const TileGrid &grid, bool tiles_differ, const Tile &tile, Mbarrier &ending,
-                                         bool tells)
-        : ending_(ending), tells_(tells && threadIdx.x % warp_threads == 0),
+    __device__ __forceinline__ TileEndSignal(const TileGrid &grid, bool tiles_differ, const Tile &tile,
+                                             Mbarrier &ending, bool signals)
+        : ending_(ending), signals_(signals && threadIdx.x % warp_threads == 0),
           last_blocks_(grid.branch_count > 1 ? 4 * last_blocks_of_one_branch : last_blocks_of_one_branch) {
-        if (tells_ && tiles_differ)
+        if (signals_ && tiles_differ)
             for (int i = 0; i < tile.ranges; ++i)
-                left_ += tile.range[i].blocks;
-        if (left_ < last_blocks_)
-            tell();
+                remaining_ += tile.range[i].blocks;
+        if (remaining_ < last_blocks_)
+            signal();
     }
     // Before each block.
     __device__ __forceinline__ void next_block() {
-        if (left_-- == last_blocks_)
-            tell();
+        if (remaining_-- == last_blocks_)
+            signal();
     }
 
   private:
@@ -40,15 +40,15 @@ template <class Traits> class EndOfTile {
     // rows; of more branches four times that.
     static constexpr int last_blocks_of_one_branch = 1024 / Traits::head_dim * 128 / Traits::range_block_rows;
 
-    __device__ __forceinline__ void tell() {
-        if (tells_)
+    __device__ __forceinline__ void signal() {
+        if (signals_)
             ending_.arrive();
     }
 
     Mbarrier &ending_;
-    const bool tells_;
+    const bool signals_;
     const int last_blocks_;
-    int left_ = 0;
+    int remaining_ = 0;
 };
 
 // One warp: which tiles are next, as slots become free and the tile before comes to its end. take(place in the ring)
@@ -100,8 +100,9 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
     };
     const auto take = [&](const PipelineState<tile_slots> &at) {
         unsigned id = next();
-        while (id < grid.tiles && !find_tile<Shared::of_keys, Shared::range_block_rows, Shared::several>(
-                                      grid, shared.search, id, shared.tiles[at.slot()]))
+        while (id < grid.tiles &&
+               !find_tile<Shared::rows_are_keys, Shared::range_block_rows, Shared::may_have_sequences>(
+                   grid, shared.search, id, shared.tiles[at.slot()]))
             id = next();
         return id < grid.tiles;
     };

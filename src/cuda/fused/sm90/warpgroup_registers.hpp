@@ -8,9 +8,9 @@ namespace annulus {
 template <int consumers> struct WarpgroupRegisters {
     static constexpr int threads = (consumers + 1) * 128;
     static constexpr int started = 65536 / threads / 8 * 8;
-    static constexpr int feeder = consumers == 3 ? 32 : 40;
+    static constexpr int producer = consumers == 3 ? 32 : 40;
     static constexpr int consumer = consumers == 3 ? 160 : 232;
-    static_assert(feeder + consumers * consumer <= (consumers + 1) * started);
+    static_assert(producer + consumers * consumer <= (consumers + 1) * started);
 };
 
 } // namespace annulus

@@ -67,8 +67,8 @@ template <int rows> class RowsOfRange {
 // Copies rows of a block of so many to shared memory from a matrix, of whose batch entry and head `row_0` is row 0.
 // Columns behind `head_dim` are zeros. beside_row(row, row of the matrix) is called for each.
 template <int columns, int block_rows, int rows, class Element, class BesideRow>
-__device__ __forceinline__ void copy_in_order(std::uint32_t target, const Element *row_0, std::int64_t distance,
-                                              int head_dim, RowsOfLanes<rows> own, const BesideRow &beside_row) {
+__device__ __forceinline__ void copy_permuted_rows(std::uint32_t target, const Element *row_0, std::int64_t distance,
+                                                   int head_dim, RowsOfLanes<rows> own, const BesideRow &beside_row) {
     // A lane has a part of each 64 bytes of a row, or 128 of a long one, at distances that are constants: the fewer
     // lanes a row has, the fewer addresses are exchanged, but the more rows an instruction reads.
     constexpr int parts = RowLanes<columns>::parts, lanes = columns <= 64 ? 4 : 8;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Elemen
 
 // Copies that a warp has begun, and how it waits for barriers in between: they are announced when the next ones are
 // under way, or where there is no room for these yet.
-class CopiesUnderWay {
+class CopiesInFlight {
   public:
     __device__ __forceinline__ void wait(const Mbarrier &barrier, unsigned parity) {
         if (__all_sync(~0u, barrier.has_ended(parity)))
