@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a row block does with its gradients once it has met all rows of a tile: they are written, or become partial
-// results.
+// What a row block does with its gradients after it has met all rows of a tile: it writes them, or stores them as
+// partial results.
 #pragma once
 
 #include "cuda/fused/math/backward_work.hpp"
@@ -13,7 +13,8 @@
 
 namespace annulus {
 
-// How row r of the thread's two becomes a partial result or, with `adds`, is added to one: what is there is read first.
+// Stores row r of the thread's two rows as a partial result or, with `adds`, reads the partial result and adds the row
+// to it.
 struct StorePartialRows {
     template <int count>
     __device__ __forceinline__ static void store(const float (&x)[count], int r, bool adds, float *partial,
@@ -22,19 +23,19 @@ struct StorePartialRows {
     }
 };
 
-// Of a strip, whose FragmentThread is `At`, of a row block of queries or, with `rows_are_keys`, of keys. Of kernels of
-// either order gradients along a curve are partial.
+// The epilogue of one strip, whose FragmentThread is `Thread`, of a row block of queries or, with `rows_are_keys`, of
+// keys. In kernels for either row order, gradients of permuted rows are always partial.
 template <class Element, int columns, bool rows_are_keys, RowOrder order, class Thread, class Rows = RowBlock,
           class PartialStore = StorePartialRows>
 class BackwardEpilogue {
   public:
-    // Of a batch entry and head of queries.
+    // `batch` and `head`: a batch entry and a head of queries.
     __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, Destination destination, int batch, int head,
                                                 const Rows &row_block)
         : work_(work), destination_(destination), batch_(batch), head_(head), row_block_(row_block),
           destinations_(work, destination, head, row_block) {}
 
-    // `factor` times x goes to `rows`, by way of `staging` in shared memory, or to `partial`.
+    // Writes `factor` times x to `rows`, by way of `staging` in shared memory, or to `partial`.
     __device__ __forceinline__ void write(float (&x)[columns / 2], float factor, std::uint32_t staging,
                                           const TensorRows &rows, float *partial) const {
 #pragma unroll
@@ -72,13 +73,13 @@ class BackwardEpilogue {
         }
     }
 
-    // The first row of a head in partial results.
+    // Returns the first row of a head in partial results.
     __device__ __forceinline__ std::int64_t partial_row(int head) const {
         const int heads = rows_are_keys ? work_.all_heads / work_.heads_of_kv_head : work_.all_heads;
         return (std::int64_t{batch_} * heads + head) * work_.partial_rows - work_.first_partial_row;
     }
 
-    // That of a row of the row block, counted from the head's first.
+    // Returns the row of partial results for a row of the row block, counted from the head's first row.
     __device__ __forceinline__ std::int64_t partial_row_in_head(int row) const {
         return work_.partial_stride.quotient(work_.row_of<order>(row_block_.position(row)));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a row block's results, in registers as products leave them, to rows of a tensor. A warp writes each
-// of its strips without the others; `At` is the FragmentThread of one.
+// From a row block's results, in registers as products leave them, to rows of a tensor. A warp writes each of its
+// strips without other warps; `Thread` is the FragmentThread of the strip.
 #pragma once
 
 #include "cuda/fused/math/fragment.cuh"
@@ -21,11 +21,11 @@ template <int count> __device__ __forceinline__ void note_nonfinite(const float 
         *has_nonfinite = 1;
 }
 
-// What a thread has of a row of partial results, in pairs of columns of which some are on their way at the same time:
-// use(i, pair) for pair i, before which, with `reads`, pair is what is there; else it is 0.
+// Calls use(i, pair) for each pair i of columns that the thread has of a row of partial results. With `reads`, `pair`
+// is what the row holds, else 0. Several pairs are read at the same time.
 template <int pairs, class Use>
 __device__ __forceinline__ void for_each_pair(float *partial, int columns, bool reads, const Use &use) {
-    constexpr int at_once = pairs <= 8 ? pairs : 4; // more registers are not to spare
+    constexpr int at_once = pairs <= 8 ? pairs : 4; // there are no registers for more
 #pragma unroll
     for (int first = 0; first < pairs; first += at_once) {
         if (8 * first >= columns) // so that the compiler does not read all pairs at once
@@ -45,7 +45,7 @@ __device__ __forceinline__ void for_each_pair(float *partial, int columns, bool 
     }
 }
 
-// Row r of the thread's two becomes factor times itself and partial_factor times `partial`.
+// Multiplies row r of the thread's two rows by `factor`, and adds `partial_factor` times `partial` to it.
 template <int count>
 __device__ __forceinline__ void add_partial_row(float (&x)[count], int r, float factor, float partial_factor,
                                                 float *partial, int columns) {
@@ -56,8 +56,8 @@ __device__ __forceinline__ void add_partial_row(float (&x)[count], int r, float 
     });
 }
 
-// Row `partial` becomes, with `adds`, partial_factor times itself, else 0, and, if it has any, factor times row r of
-// the thread's two.
+// Writes row `partial`. With `adds`, it becomes `partial_factor` times what it holds, else 0. If `has_any`, `factor`
+// times row r of the thread's two rows is added.
 template <int count>
 __device__ __forceinline__ void store_partial_row(const float (&x)[count], int r, bool has_any, float factor, bool adds,
                                                   float partial_factor, float *partial, int columns) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void store_partial_row(const float (&x)[count], int r
     });
 }
 
-// To shared memory: pairs of elements of the dtype.
+// Writes pairs of elements of the dtype to shared memory.
 template <class Thread, int count>
 __device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::uint32_t (&pairs)[count]) {
     const Thread own;
@@ -83,7 +83,8 @@ __device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::ui
                        pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
 }
 
-// To shared memory, in the dtype: `first` times the thread's first row, `second` times the one 8 further.
+// Writes x to shared memory in the dtype: `first` times the thread's first row, `second` times its second row, 8
+// further.
 template <class Element, class Thread, int count>
 __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&x)[count], float first, float second) {
     if constexpr (sizeof(Element) == sizeof(float)) {
@@ -108,7 +109,8 @@ __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&
     __syncwarp();
 }
 
-// From there to the first `columns` columns of rows row_at(i), which the whole warp asks for: those of a row block.
+// Copies the staged rows of a row block to the tensor: the first `columns` columns of row i go to row_at(i). The whole
+// warp calls row_at().
 template <class Element, int max_columns, class Thread, class Rows, class RowAt>
 __device__ __forceinline__ void store_rows(std::uint32_t staging, const Rows &row_block, int columns,
                                            const RowAt &row_at) {
@@ -126,7 +128,7 @@ __device__ __forceinline__ void store_rows(std::uint32_t staging, const Rows &ro
     }
 }
 
-// Rows at even distances, in elements: row i is (*this)(i).
+// Rows at equal distances, in elements. Row i is (*this)(i).
 template <class Element> struct EvenRows {
     Element *first;
     std::int64_t distance;
@@ -135,7 +137,7 @@ template <class Element> struct EvenRows {
 };
 template <class Element> EvenRows(Element *, std::int64_t) -> EvenRows<Element>;
 
-// The same for these rows: a lane has a part of every so many of them, or none.
+// Does the same for rows at equal distances. A lane copies one part of every few rows, or none.
 template <class Element, int max_columns, class Thread, class Rows>
 __device__ __forceinline__ void store_rows(std::uint32_t staging, const Rows &row_block, int columns,
                                            const EvenRows<Element> &even_rows) {
