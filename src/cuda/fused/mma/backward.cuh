@@ -46,10 +46,10 @@ template <class Traits> struct BackwardShared {
 template <class Traits> class BackwardWarp {
   public:
     __device__ __forceinline__ BackwardWarp(const BackwardParams &params, BackwardShared<Traits> &shared)
-        : params_(params), shared_(shared), feed_(params, shared) {}
+        : params_(params), shared_(shared), scheduler_(params, shared) {}
 
     __device__ __forceinline__ void run() {
-        feed_.for_each([this](const OwnTile &tile, OwnTile &next) { find_gradients(tile, next); });
+        scheduler_.for_each([this](const OwnTile &tile, OwnTile &next) { find_gradients(tile, next); });
     }
 
   private:
@@ -79,10 +79,10 @@ template <class Traits> class BackwardWarp {
         Cursor at(tile);
         // Not earlier than before the last block: the longest tiles are for the CTAs that are free first.
         if (at.is_last(tile))
-            feed_.take_next();
+            scheduler_.take_next();
         do {
             if (at.is_last(tile))
-                feed_.find_next(next);
+                scheduler_.find_next(next);
             wait_for_copies<0>();
             __syncthreads(); // the block is there, and nobody reads the one before any more
             const bool is_empty = at.is_over(tile);
@@ -131,8 +131,8 @@ template <class Traits> class BackwardWarp {
 
     // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
     __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
-        feed_.copy_next(tile, next, at,
-                        [this](const OwnTile &source_tile, const Cursor &to) { copy(source_tile, to); });
+        scheduler_.copy_next(tile, next, at,
+                             [this](const OwnTile &source_tile, const Cursor &to) { copy(source_tile, to); });
     }
 
     __device__ __forceinline__ void copy(const OwnTile &tile, const Cursor &at) {
@@ -302,7 +302,7 @@ template <class Traits> class BackwardWarp {
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
     BlockSource<Traits> q_or_k_, v_or_d_o_;
-    TileFeed<BackwardShared<Traits>> feed_;
+    TileScheduler<BackwardShared<Traits>> scheduler_;
     int stage_ = 0; // the one that was copied to last
 };
 

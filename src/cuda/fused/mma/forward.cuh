@@ -39,10 +39,10 @@ template <class Traits> struct ForwardShared {
 template <class Traits> class ForwardWarp {
   public:
     __device__ __forceinline__ ForwardWarp(const ForwardParams &params, ForwardShared<Traits> &shared)
-        : params_(params), shared_(shared), feed_(params, shared) {}
+        : params_(params), shared_(shared), scheduler_(params, shared) {}
 
     __device__ __forceinline__ void run() {
-        feed_.for_each([this](const OwnTile &tile, OwnTile &next) { attend(tile, next); });
+        scheduler_.for_each([this](const OwnTile &tile, OwnTile &next) { attend(tile, next); });
     }
 
   private:
@@ -71,10 +71,10 @@ template <class Traits> class ForwardWarp {
         Cursor at(tile);
         // Not earlier than before the last block: the longest tiles are for the CTAs that are free first.
         if (at.is_last(tile))
-            feed_.take_next();
+            scheduler_.take_next();
         do {
             if (at.is_last(tile))
-                feed_.find_next(next);
+                scheduler_.find_next(next);
             wait_for_copies<0>();
             __syncthreads(); // K is there, or the block, and nobody reads V any more, or the block before
             const bool is_empty = at.is_over(tile);
@@ -109,8 +109,8 @@ template <class Traits> class ForwardWarp {
 
     // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
     __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
-        feed_.copy_next(tile, next, at,
-                        [this](const OwnTile &source_tile, const Cursor &to) { copy(source_tile, to); });
+        scheduler_.copy_next(tile, next, at,
+                             [this](const OwnTile &source_tile, const Cursor &to) { copy(source_tile, to); });
     }
 
     // A block's K; with two stages V, too.
@@ -200,7 +200,7 @@ template <class Traits> class ForwardWarp {
     const ForwardParams &params_;
     ForwardShared<Traits> &shared_;
     BlockSource<Traits> keys_, values_;
-    TileFeed<ForwardShared<Traits>> feed_;
+    TileScheduler<ForwardShared<Traits>> scheduler_;
     int stage_ = 0; // the one that was copied to last
 };
 

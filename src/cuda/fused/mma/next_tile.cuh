@@ -32,9 +32,9 @@ __device__ __noinline__ void find_next_tile(const TileGrid &grid, Shared &shared
 }
 
 // The tiles of a CTA: the first one by the CTA's index, the others from the counter.
-template <class Shared> class TileFeed {
+template <class Shared> class TileScheduler {
   public:
-    __device__ __forceinline__ TileFeed(const TileGrid &grid, Shared &shared) : grid_(grid), shared_(shared) {
+    __device__ __forceinline__ TileScheduler(const TileGrid &grid, Shared &shared) : grid_(grid), shared_(shared) {
         if (threadIdx.x < warp_threads)
             shared_.search.start(static_cast<int>(threadIdx.x));
         if (threadIdx.x == 0)

@@ -36,7 +36,8 @@ struct Sm90 {
         return annulus::find_backward_kernel(dtype, head_dim, what, along_curve);
     }
 
-    // Why the rows of ranges cannot be read from these tensors: tensor maps copy rows less than 2^40 bytes apart.
+    // Returns why the rows of ranges cannot be read from these tensors, or null if they can. Tensor maps copy rows less
+    // than 2^40 bytes apart.
     static const char *range_refusal(std::initializer_list<const annulus_tensor *> tensors) {
         for (const annulus_tensor *tensor : tensors)
             for (int i = 0; i < 3 && tensor->shape[1] > 0; ++i)

@@ -52,7 +52,7 @@
 #include "cuda/fused/sm90/backward_traits.hpp"
 #include "cuda/fused/sm90/clear_rows.cuh"
 #include "cuda/fused/sm90/setmaxnreg.cuh"
-#include "cuda/fused/sm90/tile_feed.cuh"
+#include "cuda/fused/sm90/tile_scheduler.cuh"
 
 #include <cstdint>
 

@@ -197,7 +197,7 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
     const int lane = static_cast<int>(threadIdx.x) % warp_threads, part = lane % lanes;
     const PipelineState<Traits::row_block_slots> slot{at.count};
     const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
-    wait_working(shared.row_block_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
+    work_while_waiting(shared.row_block_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
     auto &target = shared.own_rows[slot.slot()];
     const std::uint32_t targets = shared_address(is_q_or_k ? target.q_or_k : target.v_or_d_o);
     const TensorRows &rows = is_q_or_k ? params.row_q_or_k : params.row_v_or_d_o;
@@ -244,7 +244,7 @@ __device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, Ba
                                                 OtherWork do_other_work) {
     for (PipelineState<tile_slots> at;; ++at.count) {
         do_other_work.begin_tile();
-        wait_working(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
+        work_while_waiting(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         if (shared.tiles[at.slot()].ranges < 0)
             return do_all(do_other_work);
         if (Traits::stores_d_s && shared.turns[at.slot()].multiplies) {

@@ -7,7 +7,7 @@
 #include "cuda/fused/schedule/tile_search.cuh"
 #include "cuda/fused/sm90/backward_traits.hpp"
 #include "cuda/fused/sm90/mbarrier.cuh"
-#include "cuda/fused/sm90/tile_feed.cuh"
+#include "cuda/fused/sm90/tile_scheduler.cuh"
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warpgroups of the fused forward kernel that compute, a row block of 64 queries each.
+// The consumer warpgroups of the fused forward kernel. Each computes a row block of 64 queries.
 #pragma once
 
 #include "cuda/device/early_launch.cuh"
@@ -48,14 +48,14 @@ template <class Traits> class ForwardConsumer {
     using OwnRange = Range<Traits::consumers>;
     static constexpr int range_block_rows = Traits::range_block_rows, columns = Traits::head_dim;
 
-    // What a thread holds during a tile.
+    // What a thread holds in registers during a tile.
     struct Registers {
         const std::uint32_t q, k, v; // descriptors
         float o[columns / 2], s[range_block_rows / 2];
         std::uint32_t p[range_block_rows / 4];
         RunningSoftmax softmax;
-        float weight[2]; // log2 of the multiplicities of its two columns of eight
-        int visible[2];  // how many keys of the range its rows see, where some are hidden
+        float weight[2]; // log2 of the multiplicities of its two columns of every eight
+        int visible[2];  // how many keys of the range its rows see, if some are hidden
 
         __device__ __forceinline__ Registers(ForwardShared<Traits> &shared, std::uint32_t queries, float padding_keys)
             : q(smem_descriptor_start(queries)), k(smem_descriptor_start(shared_address(shared.k[0]))),
@@ -98,7 +98,7 @@ template <class Traits> class ForwardConsumer {
             for (; at >= 0; --at)
                 process_block<false>(x, own, 0, range_block_rows);
         }
-        // A turn of its own: the others go on while this one writes.
+        // A turn for this product alone: other consumers go on while this one writes.
         scheduler_barrier_sync();
         finish_pending(x);
         scheduler_barrier_arrive();
@@ -106,15 +106,16 @@ template <class Traits> class ForwardConsumer {
             write(tile, queries, x);
     }
 
-    // O is staged in the place of Q: since the warpgroup took its turn, none of its products reads that any more.
+    // Writes O, which is staged in the place of Q: since the warpgroup has passed the scheduler barrier, none of its
+    // products reads Q any more.
     __device__ __forceinline__ void write(const OwnTile &tile, std::uint32_t staging, Registers &x) const {
-        grid_dependency_wait(); // whose partial results these may be added to, or take the place of
+        grid_dependency_wait(); // results here may add to partial results of the launch before, or overwrite them
         ForwardEpilogue<Element, columns, Traits::consumers, Traits::order, FragmentThread<>>(params_, tile, row_block_,
                                                                                               staging)
             .write(x.o, x.softmax);
     }
 
-    // The first block, with which none overlaps: S, then P, whose product with V is left to the next block.
+    // Processes the first KV block, with which no other block overlaps: S, then P. P V is left to the next block.
     __device__ __forceinline__ void start_block(Registers &x, const RangePart &own, bool hides, int first, int keys) {
         if constexpr (!Traits::loads_weights_once)
             load_weights(x, own);
@@ -135,8 +136,8 @@ template <class Traits> class ForwardConsumer {
         ++stage_.count;
     }
 
-    // `keys` keys of a range from its key `first` on. The products of its turn are P V of the block before and S of
-    // this one, at the same time where blocks overlap.
+    // Processes `keys` keys of a range, from its key `first` on. In this consumer's turn, P V of the block before and S
+    // of this block are issued. They run at the same time if blocks overlap.
     template <bool hides>
     __device__ __forceinline__ void process_block(Registers &x, const RangePart &own, int first, int keys) {
         if constexpr (!Traits::loads_weights_once)
@@ -171,9 +172,9 @@ template <class Traits> class ForwardConsumer {
         ++stage_.count;
     }
 
-    // P by the maxima as they are, which seldom have to move: then S is gone, so that each warp computes its own once
-    // more. To look for maxima in each block would be a fifth of its instructions. Where blocks overlap P is packed
-    // meanwhile.
+    // Finds P by the maxima as they are, which seldom have to move. If they have to, S is gone, so each warp computes
+    // its own rows of S once more. A search for maxima in each block would be a fifth of its instructions. If blocks
+    // overlap, P is packed before the maxima are checked.
     __device__ __forceinline__ void find_probabilities(Registers &x, const RangePart &own) {
         const float c = params_.scale_log2;
         float sum[2] = {0, 0};
@@ -204,7 +205,7 @@ template <class Traits> class ForwardConsumer {
         ended_at_ = stage_.count;
     }
 
-    // Whether there is P of the block before, whose V comes one stage before the one at hand.
+    // Returns whether there is P of the block before. Its V lies one stage before the current one.
     __device__ __forceinline__ bool has_pending() const {
         return stage_.count != ended_at_;
     }
@@ -217,12 +218,12 @@ template <class Traits> class ForwardConsumer {
     __device__ __forceinline__ void wait_for_k() const {
         shared_.k_full[stage_.slot()].wait(stage_.parity_to_empty());
     }
-    // S = Q K^T
+    // Starts S = Q K^T.
     __device__ __forceinline__ void multiply_q_k(Registers &x) {
         multiply_rows<Element, columns, range_block_rows>(x.s, x.q, x.k + stage_.slot() * (Traits::stage_bytes / 16));
     }
-    // The same by products of warps, to the bit. What the softmax holds is kept in memory meanwhile: for these
-    // registers all blocks would have to do without them.
+    // Computes the same S, to the bit, by products of single warps. The softmax state is kept in memory meanwhile: in
+    // registers, it would take them from all blocks.
     __device__ __forceinline__ void multiply_q_k_by_warps(Registers &x) const {
         RunningSoftmax &softmax = x.softmax;
         const volatile float held[4] = {softmax.m[0], softmax.m[1], softmax.l[0], softmax.l[1]};
@@ -235,7 +236,7 @@ template <class Traits> class ForwardConsumer {
             softmax.l[r] = held[2 + r];
         }
     }
-    // O += P V
+    // Starts O += P V.
     __device__ __forceinline__ void multiply_p_v(Registers &x, const Stage &stage) {
         shared_.v_full[stage.slot()].wait(stage.parity_to_empty());
         add_product<Element, columns, range_block_rows>(x.o, x.p, x.v + stage.slot() * (Traits::stage_bytes / 16));
@@ -247,7 +248,8 @@ template <class Traits> class ForwardConsumer {
         shared_.v_empty[stage.slot()].arrive_as_warp();
     }
 
-    // Not by log2_fast: the kernel that reads these for each block was not timed with it (notes.md).
+    // Loads log2 of the multiplicities. It does not use log2_fast: the kernel that reads multiplicities for each block
+    // was not timed with it (notes.md).
     __device__ __forceinline__ static void load_weights(Registers &x, const RangePart &own) {
         annulus::load_weights(own, FragmentThread<>().column(), x.weight, [](float count) { return __log2f(count); });
     }
@@ -262,8 +264,8 @@ template <class Traits> class ForwardConsumer {
         hide<range_block_rows>(x.s, {first + FragmentThread<>().column(), {x.visible[0], x.visible[1]}});
     }
 
-    // Rows of V behind the range's last key are rows of other segments or classes: their probabilities are 0, but their
-    // elements may be infinite.
+    // Clears the rows of V behind the range's last key. They are rows of other segments or classes: their probabilities
+    // are 0, but their elements may be infinite.
     __device__ __forceinline__ void clear_v_rows(int keys) const {
         if (keys >= range_block_rows)
             return;
@@ -277,7 +279,9 @@ template <class Traits> class ForwardConsumer {
         sync_warpgroup(row_block_);
     }
 
-    // Consumers issue the products of a block one after the other, so that their softmaxes do not fall together.
+    // The warp scheduler barrier of FlashAttention-3: consumers issue the products of a block one after the other, so
+    // that their softmaxes do not fall together. sync waits for this consumer's turn, arrive passes the turn to the
+    // next consumer.
     __device__ __forceinline__ void scheduler_barrier_sync() const {
         sync_threads(1 + Traits::consumers + row_block_, 2 * warpgroup_threads);
     }
@@ -285,8 +289,8 @@ template <class Traits> class ForwardConsumer {
         arrive_threads(1 + Traits::consumers + (row_block_ + 1) % Traits::consumers, 2 * warpgroup_threads);
     }
 
-    // Blocks of the tile that this row block does not meet. Each warp gives a stage back itself, once it has seen the
-    // barrier's phase: left two phases behind it would wait for a parity that came and went.
+    // Skips KV blocks of the tile that this row block does not meet. Each warp releases a stage itself, after it has
+    // seen the barrier's phase. A warp left two phases behind would wait for a parity that came and went.
     __device__ __forceinline__ void skip_blocks(int blocks) {
         for (; blocks > 0; --blocks, ++stage_.count) {
             const int s = stage_.slot();
@@ -303,7 +307,7 @@ template <class Traits> class ForwardConsumer {
     ForwardShared<Traits> &shared_;
     const int row_block_;
     PipelineState<Traits::stages> stage_;
-    unsigned ended_at_ = 0; // the stage's count when no P was left; unlike a flag it is no register of each thread
+    unsigned ended_at_ = 0; // the stage's count when no P was pending; unlike a flag, it is no register of each thread
 };
 
 } // namespace annulus

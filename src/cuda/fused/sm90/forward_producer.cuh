@@ -13,7 +13,7 @@
 
 namespace annulus {
 
-// Warp 0: K and V. One lane.
+// Warp 0, one lane: copies K and V.
 
 template <class Traits>
 __device__ __forceinline__ void copy_kv_blocks(const ForwardParams &params, ForwardShared<Traits> &shared) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void copy_kv_blocks(const ForwardParams &params, Forw
     }
 }
 
-// Warps 0 and 3 of a grid along a curve: a half of each block of K and of V, so that it is there sooner.
+// Warps 0 and 3, if rows are permuted: each copies a half of each KV block, so that the block is there sooner.
 
 template <class Traits>
 __device__ __forceinline__ void copy_permuted_kv_blocks(const ForwardParams &params, ForwardShared<Traits> &shared,
@@ -96,18 +96,18 @@ __device__ __forceinline__ void copy_permuted_kv_blocks(const ForwardParams &par
     }
 }
 
-// Q: warps 2 and 3, every other few rows each, or along a curve warp 2.
+// Warps 2 and 3: copy Q, every other few rows each. If rows are permuted, warp 2 copies Q alone.
 
 template <class Traits>
 __device__ __forceinline__ void copy_own_queries(const ForwardParams &params, const RowBlock &row_block,
                                                  const typename Traits::Element *row_0, std::uint32_t target) {
     constexpr int parts = RowLanes<Traits::head_dim>::parts, lanes = RowLanes<Traits::head_dim>::lanes;
-    constexpr int at_once = 2 * warp_threads / lanes; // rows, of both warps
+    constexpr int at_once = 2 * warp_threads / lanes; // rows that both warps copy at once
     const int part = static_cast<int>(threadIdx.x) % lanes;
     if (part >= parts)
         return;
     const int first_row = static_cast<int>(threadIdx.x) % (2 * warp_threads) / lanes;
-    const int rows = part * 8 < params.head_dim ? row_block.rows : 0; // the others are zeros
+    const int rows = part * 8 < params.head_dim ? row_block.rows : 0; // the other rows become zeros
     row_0 += part * 8 < params.head_dim ? part * 8 : 0;
     const auto *next = row_0 + (row_block.first + first_row * row_block.stride - params.q.start) * params.q.row;
     const std::int64_t distance = std::int64_t{at_once} * row_block.stride * params.q.row;
@@ -133,11 +133,11 @@ __device__ __forceinline__ void copy_queries(const ForwardParams &params, Forwar
     for (PipelineState<tile_slots> at;; ++at.count) {
         const PipelineState<Traits::query_slots> query{at.count};
         do_other_work.begin_tile();
-        wait_working(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
+        work_while_waiting(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
         if (tile.ranges < 0)
             return do_all(do_other_work);
-        wait_working(shared.query_empty[query.slot()], query.parity_to_fill(), do_other_work);
+        work_while_waiting(shared.query_empty[query.slot()], query.parity_to_fill(), do_other_work);
         const auto *const row_0 = params.q.first_row<const Element>(tile.batch, tile.head);
         for (int u = 0; u < Traits::consumers; ++u) {
             const RowBlock row_block = tile.row_block[u];

@@ -12,7 +12,7 @@
 #include "cuda/fused/sm90/backward_shared.cuh"
 #include "cuda/fused/sm90/copy_permuted_rows.cuh"
 #include "cuda/fused/sm90/other_work.cuh"
-#include "cuda/fused/sm90/tile_feed.cuh"
+#include "cuda/fused/sm90/tile_scheduler.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
 #include <cstdint>
@@ -128,7 +128,7 @@ __device__ __forceinline__ void hand_slot_to_stored_d_s(BackwardShared<Traits> &
                                                         const PipelineState<tile_slots> &at,
                                                         OtherWork &&do_other_work) {
     const PipelineState<Traits::row_block_slots> slot{at.count};
-    wait_working(shared.row_block_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
+    work_while_waiting(shared.row_block_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
     if (threadIdx.x % warp_threads == 0)
         for (int i = 0; i < 2; ++i) // for the score rows, and for the value rows
             shared.row_block_full[slot.slot()].arrive();
