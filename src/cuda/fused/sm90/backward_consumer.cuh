@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warpgroups of the fused backward kernels that compute, a row block of 64 rows each.
+// The consumer warpgroups of the fused backward kernels. Each computes a row block of 64 rows.
 #pragma once
 
 #include "cuda/device/early_launch.cuh"
@@ -65,22 +65,23 @@ template <class Traits> class BackwardConsumer {
     static constexpr std::uint32_t to_v_or_d_o = Traits::stage_bytes / 16, stage_distance = 2 * to_v_or_d_o;
     using BlockMask = Mask<Traits::rows_are_keys, range_block_rows>;
 
-    // What a thread holds during a tile.
+    // What a thread holds in registers during a tile.
     struct Registers {
-        // Descriptors: of the row block's rows, and of the first stage's, which are read along their rows and across
-        // them.
+        // Descriptors: of the row block's rows, and of the first stage's rows. A stage's rows are read along the rows
+        // and across them.
         const std::uint32_t own_q_or_k, own_v_or_d_o, q_or_k, v_or_d_o;
-        const int slot; // of the row block
+        const int slot; // slot of the row block
         float d_q_or_k[Traits::has_d_q_or_k ? columns / 2 : 1], d_v[Traits::has_d_v ? columns / 2 : 1];
         float s[range_block_rows / 2], d_p[Traits::has_d_q_or_k ? range_block_rows / 2 : 1];
         std::uint32_t p[range_block_rows / 4], d_s[Traits::has_d_q_or_k ? range_block_rows / 4 : 1];
-        // log2 of the multiplicities of its two columns of eight; where dS is stored, of one branch, -0 adds nothing.
+        // log2 of the multiplicities of its two columns of every eight. If dS is stored, there is one branch, and -0
+        // adds nothing.
         float weight[2] = {-0.f, -0.f};
-        // Kept where blocks overlap, which leaves registers for them.
+        // In use if blocks overlap, which leaves registers for them.
         RowStatistic lse_log2, delta;
-        // Where blocks overlap: dS of the block before, whose rows come one stage before the one at hand.
+        // If blocks overlap: whether there is dS of the block before. Its rows are one stage before the current one.
         bool has_pending = false;
-        std::uint8_t *image = nullptr; // where dS is stored: its next block, the warp's rows
+        std::uint8_t *image = nullptr; // if dS is stored: the warp's rows of the next block's image
 
         __device__ __forceinline__ Registers(BackwardShared<Traits> &shared, std::uint32_t own_rows,
                                              std::uint32_t own_v_or_d_o_rows, int row_block_slot)
@@ -93,7 +94,7 @@ template <class Traits> class BackwardConsumer {
         }
     };
 
-    // `pass`: where dS is stored (StoredTurns).
+    // `pass`: the turn's pass, if dS is stored (StoredTurns).
     __device__ __forceinline__ void find_gradients(const OwnTile &tile, int slot, int pass = 0) {
         const RowBlock &row_block = tile.row_block[own_row_block()];
         const std::uint32_t own_rows =
@@ -106,7 +107,7 @@ template <class Traits> class BackwardConsumer {
         }
         if (Traits::stores_d_s && uniform(tile.ranges) > 0 && uniform(row_block.rows) > 0)
             find_images(tile, pass);
-        // Bounds of loops that the compiler knows to be uniform: it then takes the stage for uniform, too, and
+        // The compiler knows that these bounds of loops are uniform. It then takes the stage for uniform, too, and
         // addresses of operands need not pass through vector registers.
         const int ranges = uniform(tile.ranges);
         for (int i = 0; i < ranges; ++i) {
@@ -124,7 +125,7 @@ template <class Traits> class BackwardConsumer {
             return;
         sync_warpgroup(own_row_block()); // no warp's products read the row block's rows any more
         if constexpr (!Traits::stores_d_s)
-            grid_dependency_wait(); // whose partial results these may be added to, or take the place of
+            grid_dependency_wait(); // results here may add to partial results of the launch before, or overwrite them
         using PartialStore = std::conditional_t<Traits::stores_d_s, ReducePartialRows, StorePartialRows>;
         const BackwardEpilogue<Element, columns, Traits::rows_are_keys, Traits::order, FragmentThread<>, RowBlock,
                                PartialStore>
@@ -138,10 +139,10 @@ template <class Traits> class BackwardConsumer {
             epilogue.write(x.d_v, 1.f, own_v_or_d_o_rows, params_.d_v, params_.partial_d_v);
     }
 
-    // The blocks of a range, one after the other.
+    // Processes the blocks of a range, one after the other.
     __device__ __forceinline__ void process_range(Registers &x, const RowBlock &row_block, const OwnRange &range,
                                                   int full, int blocks, int all_blocks) {
-        if constexpr (Traits::stores_d_s) // a block is an image; the first queries' is met first
+        if constexpr (Traits::stores_d_s) // a block is an image; the first queries' block comes first
             x.image = find_image(quotient_up(range.count, range_block_rows) - blocks);
         else
             load_weights(range, FragmentThread<>().column(), x.weight);
@@ -155,9 +156,9 @@ template <class Traits> class BackwardConsumer {
             process_block<false>(x, row_block, range, at);
     }
 
-    // What a warp reads from shared memory comes only behind the products that it has issued, so that it is read before
-    // them: what follows S before S; delta before the product with P, since it takes registers, or before S, too, where
-    // there is none.
+    // Processes block `at` of a range. Reads of shared memory wait for the products that a warp has issued, so they
+    // come before the products. What is needed after S is read before S. Delta takes registers, so it is read before
+    // the product with P or, if there is none, before S.
     template <bool hides>
     __device__ __forceinline__ void process_block(Registers &x, const RowBlock &row_block, const OwnRange &range,
                                                   int at) {
@@ -206,7 +207,8 @@ template <class Traits> class BackwardConsumer {
         ++stage_.count;
     }
 
-    // Row blocks of queries: the last product of a block comes with the first ones of the next.
+    // Processes a range if row blocks are of queries: the last product of a block is issued with the first ones of the
+    // next block.
     __device__ __forceinline__ void process_range_overlapped(Registers &x, const RowBlock &row_block,
                                                              const OwnRange &range, int full, int blocks,
                                                              int all_blocks) {
@@ -276,7 +278,7 @@ template <class Traits> class BackwardConsumer {
         x.has_pending = false;
     }
 
-    // S, and dP.
+    // Starts S, and dP.
     __device__ __forceinline__ void start_products(Registers &x) {
         const int stage = stage_.slot();
         multiply_rows<Element, columns, range_block_rows>(x.s, x.own_q_or_k, x.q_or_k + stage * stage_distance);
@@ -285,7 +287,7 @@ template <class Traits> class BackwardConsumer {
                                                               x.v_or_d_o + stage * stage_distance);
     }
 
-    // Of block `at` of a range.
+    // Returns the mask of block `at` of a range.
     template <bool hides>
     __device__ __forceinline__ BlockMask find_mask(const RowBlock &row_block, const OwnRange &range, int at) const {
         BlockMask mask{FragmentThread<>().column(), {}};
@@ -300,7 +302,7 @@ template <class Traits> class BackwardConsumer {
         return mask;
     }
 
-    // store(first of two columns, their dS) for P and dP.
+    // Calls store(j, elements j and j + 1 of dS) for each pair of columns, from P and dP.
     template <bool hides, class Statistic, class Store>
     __device__ __forceinline__ static void find_block_d_s(const Registers &x, const BlockMask &mask,
                                                           const Statistic &delta, const Store &store) {
@@ -320,7 +322,7 @@ template <class Traits> class BackwardConsumer {
         __device__ __forceinline__ float4 at(int i) const { return pairs[i / 4]; }
     };
 
-    // LSE or delta of the queries of a block or, for row blocks of queries, of the thread's rows.
+    // Returns LSE or delta: of the queries of a block or, if row blocks are of queries, of the thread's rows.
     template <int slots, int rows>
     __device__ __forceinline__ static auto load_statistic(const float (&statistic)[slots][rows], int slot,
                                                           const BlockMask &mask, int stage) {
@@ -347,14 +349,14 @@ template <class Traits> class BackwardConsumer {
                               [](float count) { return log2_fast(count); });
     }
 
-    // row_block_ where it need not be uniform. Asked for anew, like the thread's number: what depends on it would be
-    // kept in registers.
+    // Returns row_block_, for uses that need not be uniform. It is read anew, like the thread's number: the compiler
+    // would keep what depends on it in registers.
     __device__ __forceinline__ static int own_row_block() {
         return warpgroup_of_thread() - 1;
     }
 
-    // Where a block has but `present` rows of the range, the others are rows of other segments or classes: their
-    // probabilities are 0, but their elements may be infinite.
+    // Clears the rows of a block that are not among the range's `present` rows. They are rows of other segments or
+    // classes: their probabilities are 0, but their elements may be infinite.
     __device__ __forceinline__ void clear_absent_rows(int present, int stage) {
         if (present >= range_block_rows)
             return;
@@ -372,7 +374,8 @@ template <class Traits> class BackwardConsumer {
         sync_warpgroup(own_row_block());
     }
 
-    // Where the images of the row block begin, which counts from the first keys of its class in the segment.
+    // Finds where the images of the row block begin. The row block counts from the first keys of its class in the
+    // segment.
     __device__ __forceinline__ void find_images(const OwnTile &tile, int pass) {
         const RowBlock &row_block = tile.row_block[own_row_block()];
         const FastDivmod &length = params_.branches[0].length;
@@ -384,15 +387,15 @@ template <class Traits> class BackwardConsumer {
         sync_warpgroup(own_row_block());
     }
 
-    // Of a row block of queries the image's rows of the warp, 16 of a half's 32.
+    // Returns where the warp's rows are in the image of a row block of queries: 16 of a half's 32 rows.
     __device__ __forceinline__ std::uint8_t *find_image(int query_block) const {
         const auto [first_query, distance] = shared_.images[row_block_];
         const int warp = uniform(thread_of_warpgroup() / warp_threads);
         return first_query + query_block * StoredDs::half_bytes + (warp / 2) * distance + (warp % 2) * warp_image_bytes;
     }
 
-    // A block is an image, a warp's 16 rows are next to one another. dS stays in registers, too, for the product that
-    // reads it.
+    // Stages dS of a block, which is an image. A warp's 16 rows are next to one another. dS also stays in registers,
+    // for the product that reads it.
     __device__ __forceinline__ void stage_d_s(const std::uint32_t (&d_s)[range_block_rows / 4]) const {
         static_assert(range_block_rows == row_block_rows);
         if (thread_of_warpgroup() % warp_threads == 0)
@@ -400,7 +403,8 @@ template <class Traits> class BackwardConsumer {
         __syncwarp();
         stage_pairs<FragmentThread<>>(shared_address(shared_.d_s[own_row_block()]), d_s);
     }
-    // Once the product has been issued, beside which the fence and the copy then come.
+    // Stores the staged dS. It is called after that product has been issued, so that the fence and the copy run beside
+    // the product.
     __device__ __forceinline__ void store_d_s(Registers &x) const {
         const int thread = thread_of_warpgroup();
         fence_async_proxy();
@@ -411,8 +415,8 @@ template <class Traits> class BackwardConsumer {
         x.image += StoredDs::half_bytes;
     }
 
-    // For the rows of the block at hand. Asking takes a while, so that it is done a block before: after waiting for
-    // that one, since the phase before the one asked for must have been seen to end.
+    // Waits for the rows of the current block. Asking a barrier takes a while, so look_ahead() asks one block ahead. It
+    // is called after the wait for the current block: the phase before the one asked for must have been seen to end.
     __device__ __forceinline__ void wait_for_block() const {
         if (!is_full_)
             shared_.range_full[stage_.slot()].wait(stage_.parity_to_empty());
@@ -427,8 +431,8 @@ template <class Traits> class BackwardConsumer {
             shared_.range_empty[stage].arrive();
     }
 
-    // Blocks of the tile that this row block does not meet. The whole warpgroup must have seen a barrier's phase before
-    // the stage is released: a warp left two phases behind would wait for a parity that came and went.
+    // Skips blocks of the tile that this row block does not meet. The whole warpgroup must have seen a barrier's phase
+    // before the stage is released: a warp left two phases behind would wait for a parity that came and went.
     __device__ __forceinline__ void skip_blocks(int blocks) {
         for (; blocks > 0; --blocks, ++stage_.count) {
             const int stage = stage_.slot();
@@ -441,9 +445,9 @@ template <class Traits> class BackwardConsumer {
 
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
-    const int row_block_; // of the tile
+    const int row_block_; // index in the tile
     PipelineState<Traits::stages> stage_;
-    bool is_full_ = false; // the stage at hand, as looked up a block before
+    bool is_full_ = false; // the current stage, as seen one block before
 };
 
 } // namespace annulus

@@ -14,11 +14,13 @@
 
 namespace annulus {
 
-// What these warps have in common: they go through the blocks of all tiles, as consumers do.
-// wait(barrier, parity) for each tile, begin(tile, range, first) for each range, and use(tile, range, first, place in
-// the ring) for each block, whose stage it waits for; `first` is the index of a block's first row in the range. One of
-// the warps tells when a tile comes to its end. Tiles for which stored dS is multiplied are left to use_stored(place of
-// the tile, place of the next block).
+// Goes through the blocks of all tiles, in the order in which consumers do, and calls
+// - wait(barrier, parity) for each tile,
+// - begin(tile, range, first) for each range,
+// - use(tile, range, first, place in the ring) for each block, which waits until the stage is empty,
+// - use_stored(place of the tile, place of the next block) for tiles that multiply stored dS.
+//
+// `first` is the index of a block's first row in the range. One of the warps `signals` that a tile comes to its end.
 template <class Traits, class Wait, class Begin, class Use, class UseStored>
 __device__ __forceinline__ void for_each_block(const BackwardParams &params, BackwardShared<Traits> &shared,
                                                bool signals, const Wait &wait, const Begin &begin, const Use &use,
@@ -66,7 +68,7 @@ struct JustBegin {
     __device__ __forceinline__ void operator()(const Tile &, const Range &, int) const {}
 };
 
-// Warp 0, one lane.
+// Warp 0, one lane: copies ranges.
 template <class Traits>
 __device__ __forceinline__ void copy_ranges(const BackwardParams &params, BackwardShared<Traits> &shared) {
     const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
@@ -90,7 +92,7 @@ __device__ __forceinline__ void copy_ranges(const BackwardParams &params, Backwa
     for_each_block<Traits>(params, shared, true, JustWait(), begin, copy_block, copy_stored);
 }
 
-// Warp 3.
+// Warp 3: copies LSE and delta of ranges of queries.
 template <class Traits>
 __device__ __forceinline__ void copy_statistics(const BackwardParams &params, BackwardShared<Traits> &shared) {
     const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
@@ -124,8 +126,8 @@ __device__ __forceinline__ void copy_statistic_of_row(const BackwardParams &para
     cp_async_4(shared_address(delta), params.delta + source, true);
 }
 
-// Warps 0 and 3 of a grid along a curve: a half of each block of ranges; or, where blocks have few rows, the score
-// rows, and the value rows. Statistics come with value rows.
+// Warps 0 and 3, if rows are permuted: each copies a half of each block of ranges. If blocks have few rows, one copies
+// `q_or_k` and the other `v_or_d_o`. LSE and delta come with `v_or_d_o`.
 template <class Traits>
 __device__ __forceinline__ void copy_permuted_ranges(const BackwardParams &params, BackwardShared<Traits> &shared,
                                                      int part) {
@@ -185,8 +187,8 @@ __device__ __forceinline__ void copy_row_block_statistics(const BackwardParams &
     }
 }
 
-// The score rows of a tile's row blocks, or their value rows and statistics. By a warp each: the rows of a tile with
-// few blocks take one warp longer than its blocks.
+// Copies `q_or_k` of a tile's row blocks, or `v_or_d_o` with LSE and delta. Each takes a warp of its own: one warp
+// would take longer for the row blocks of a tile with few blocks than those blocks take.
 template <class Traits, bool is_q_or_k, class OtherWork>
 __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &params, BackwardShared<Traits> &shared,
                                                         const PipelineState<tile_slots> &at,
@@ -218,7 +220,7 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
                     RowsOfLanes<row_block_rows>(row_of), copy_statistic);
         } else {
             const Element *const own_row_0 = row_0 + (part * 8 < params.head_dim ? part * 8 : 0);
-            const int present = part * 8 < params.head_dim ? row_block.rows : 0; // the others are zeros
+            const int present = part * 8 < params.head_dim ? row_block.rows : 0; // the other rows become zeros
             if (row_block.rows == 0 || part >= parts)
                 continue;
 #pragma unroll(is_q_or_k ? 2 : 1)
@@ -237,8 +239,8 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
         shared.row_block_full[slot.slot()].arrive();
 }
 
-// Warp 2, and warp 3 for row blocks of queries. Warp 2 copies all rows where dS is stored, since the compiler would
-// spill otherwise, and along a curve, where warp 3 has others to copy.
+// Warp 2, and warp 3 if row blocks are of queries: copies row blocks. Warp 2 copies both matrices in two cases: if dS
+// is stored, since the compiler would spill otherwise, and if rows are permuted, since warp 3 copies ranges then.
 template <class Traits, bool is_q_or_k, class OtherWork>
 __device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, BackwardShared<Traits> &shared,
                                                 OtherWork do_other_work) {

@@ -16,7 +16,7 @@
 // meets, one arithmetic progression. A KV block is the keys of a range that one stage of the pipeline holds
 // (schedule/). Rows along a curve are called permuted.
 //
-// Grid. As many CTAs as the GPU has multiprocessors. Each takes tiles (find_tile.cuh) until none are left: the first
+// Grid. One CTA for each multiprocessor of the GPU. Each takes tiles (find_tile.cuh) until none are left: the first
 // one by its index, each further one from a counter (tile_scheduler.cuh).
 //
 // Roles. Warpgroup 0 is the producer. Its warp 0 copies K and V by tensor maps, warp 1 is the tile scheduler, warps 2

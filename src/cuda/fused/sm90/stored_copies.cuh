@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the feeding warps do for tiles of queries, for which stored dS is multiplied.
+// What the producer's warps do for tiles of queries, for which stored dS is multiplied.
 //
-// In shared memory the stages of such a tile, halves of four images, of 32 keys, take the place of its row blocks, a
-// half for each consumer, and blocks of 64 rows of K that of the ranges' stages. So the next tile's row blocks can be
-// copied meanwhile, as ever; but whoever uses the stages of ranges waits until the other kind of tile is done with
-// them.
+// In shared memory, a stage of such a tile has halves of four images, of 32 keys. The stages take the place of the
+// tile's row blocks, a half for each consumer. Blocks of 64 rows of K take the place of the ranges' stages. So the next
+// tile's row blocks can be copied meanwhile, as ever. A warp that uses the stages of ranges must wait until the other
+// kind of tile is done with them.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -19,14 +19,14 @@
 
 namespace annulus {
 
-// The warp that finds tiles: those of a launch that stores dS and multiplies it. It tells the other CTAs, too, which of
-// its own have ended: then no warp writes or reads their dS any more.
+// The tile scheduler of a launch that stores dS and multiplies it. It also publishes to other CTAs which tiles of this
+// CTA have ended: then no warp writes or reads their dS any more.
 template <class Traits> class StoredTileFinder {
   public:
     __device__ __forceinline__ StoredTileFinder(const BackwardParams &params, BackwardShared<Traits> &shared)
         : params_(params), shared_(shared) {}
 
-    // Finds the next tile that there is, and waits until what it needs is done; false if there is none.
+    // Finds the next tile, and waits until the tiles that it needs have ended. Returns false if no tile is left.
     __device__ __forceinline__ bool take(const PipelineState<tile_slots> &at) {
         const StoredTurns &turns = params_.stored_d_s.turns;
         for (;;) {
@@ -39,7 +39,7 @@ template <class Traits> class StoredTileFinder {
             if (!turns.has_group(turn))
                 continue;
             const bool is_found = turns.has_cell(turn) && find(turn, at.slot());
-            while (!is_ready(turn)) // it may be the tile at hand that it waits for
+            while (!is_ready(turn)) // this may wait for the CTA's current tile
                 publish_ended(at.count, false);
             if (is_found) {
                 if (is_first_lane())
@@ -50,7 +50,8 @@ template <class Traits> class StoredTileFinder {
         }
     }
 
-    // Of the first `end` tiles those that have ended; or all of them, as soon as they have.
+    // Publishes which of the first `end` tiles have ended. If it `waits`, it publishes all of them, as soon as they
+    // have.
     __device__ __forceinline__ void publish_ended(unsigned end, bool waits) {
         for (; published_count_ < end; ++published_count_) {
             const PipelineState<tile_slots> next_there{published_count_ + tile_slots};
@@ -68,7 +69,7 @@ template <class Traits> class StoredTileFinder {
 
     __device__ __forceinline__ bool find(const StoredTurn &turn, int slot) {
         const StoredDs &stored = params_.stored_d_s;
-        if (turn.cell >= stored.segments * stored.heads * stored.batches) // the last launch may have fewer
+        if (turn.cell >= stored.segments * stored.heads * stored.batches) // the last launch may have fewer cells
             return false;
         if (!turn.multiplies)
             return find_storing_tile<Traits::range_block_rows>(params_, turn, shared_.tiles[slot]);
@@ -98,7 +99,8 @@ template <class Traits> class StoredTileFinder {
         return have_ended(turn.group, !turn.multiplies, turns.needed(turn)) &&
                (!turns.adds(turn) || have_ended(turns.group_before(turn), false, turns.needed_before(turn)));
     }
-    // dS is read and written by bulk copies, whose end the barriers of the tile have shown.
+    // Publishes that a turn has ended. Bulk copies read and write dS, and the tile's barriers have shown that they are
+    // done.
     __device__ __forceinline__ void finish(const StoredTurn &turn) const {
         if (!is_first_lane())
             return;
@@ -108,7 +110,7 @@ template <class Traits> class StoredTileFinder {
 
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
-    unsigned published_count_ = 0, stage_count_ = 0; // tiles that have ended; stages of those found
+    unsigned published_count_ = 0, stage_count_ = 0; // tiles published; stages of the tiles found
 };
 
 template <class Traits>
@@ -122,7 +124,7 @@ __device__ __forceinline__ void find_stored_tiles(const BackwardParams &params, 
         shared, begin, take, [](const PipelineState<tile_slots> &) {}, nothing);
 }
 
-// The warp that copies row blocks: their place is the stages' of the tile.
+// The warp that copies row blocks: hands their slot to the stages of the tile.
 template <class Traits, class OtherWork>
 __device__ __forceinline__ void hand_slot_to_stored_d_s(BackwardShared<Traits> &shared,
                                                         const PipelineState<tile_slots> &at,
@@ -130,18 +132,18 @@ __device__ __forceinline__ void hand_slot_to_stored_d_s(BackwardShared<Traits> &
     const PipelineState<Traits::row_block_slots> slot{at.count};
     work_while_waiting(shared.row_block_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
     if (threadIdx.x % warp_threads == 0)
-        for (int i = 0; i < 2; ++i) // for the score rows, and for the value rows
+        for (int i = 0; i < 2; ++i) // for q_or_k, and for v_or_d_o
             shared.row_block_full[slot.slot()].arrive();
 }
 
-// Two warps, of which one copies the first half of each row block of keys and one the other: images, and K as it lies
-// in memory, 64 rows with the first half, or along a curve each its own.
+// Copies images and K, by two warps: one copies the first half of each row block of keys, the other the second half.
+// The first warp also copies all 64 rows of K. If rows are permuted, each warp copies its own half of K.
 template <class Traits> class StoredCopies {
   public:
     __device__ __forceinline__ StoredCopies(const BackwardParams &params, BackwardShared<Traits> &shared, int half)
         : params_(params), shared_(shared), half_(half) {}
 
-    // Until the stages of ranges are free of K.
+    // Waits until the stages of ranges hold no K that is still to be read.
     template <class Wait> __device__ __forceinline__ void wait_until_stages_are_free(const Wait &wait) const {
         if constexpr (Traits::stores_d_s)
             for (unsigned i = 0; i < Traits::stored_stages; ++i) {
@@ -150,7 +152,7 @@ template <class Traits> class StoredCopies {
             }
     }
 
-    // By one thread. `range`: the stage of ranges that would be next.
+    // Copies a tile's images and K. One thread calls it. `range` is the next stage of ranges.
     __device__ __forceinline__ void copy(const PipelineState<tile_slots> &at,
                                          const PipelineState<Traits::stages> &range) {
         if constexpr (Traits::stores_d_s) {
@@ -172,7 +174,7 @@ template <class Traits> class StoredCopies {
         }
     }
 
-    // Along a curve, by a warp.
+    // Does the same if rows are permuted. A whole warp calls it.
     __device__ __forceinline__ void copy_permuted_rows(const PipelineState<tile_slots> &at,
                                                        const PipelineState<Traits::stages> &range,
                                                        CopiesInFlight &copies) {
@@ -204,12 +206,13 @@ template <class Traits> class StoredCopies {
   private:
     using Place = PipelineState<Traits::stored_stages>;
 
-    // Where K of the row block at hand comes.
+    // Returns where K of the current row block goes.
     __device__ __forceinline__ std::uint32_t keys() const {
         return shared_.stored_keys(place_.count);
     }
 
-    // use(row block of keys, full, bytes of images, load) for each of the warp's stages; load() copies the images.
+    // Calls use(row block of keys, full, bytes of images, load) for each of the warp's stages. load() copies the
+    // images.
     template <class Wait, class Use>
     __device__ __forceinline__ void for_each_stage(const PipelineState<tile_slots> &at,
                                                    const PipelineState<Traits::stages> &range, const Wait &wait,
@@ -232,7 +235,7 @@ template <class Traits> class StoredCopies {
         const std::uint8_t *images =
             stored.halves(tile.batch, tile.head, tile.segment, 0, shared_.turns[at.slot()].pass).first_query;
         int in_row = stored.queries; // images of a row block of keys
-        if (signals && keys == 0)    // a window may have none of the class
+        if (signals && keys == 0)    // a window may have no key of the class
             shared_.tile_ending[at.slot()].arrive();
         for (int key_block = 0; key_block < keys; ++key_block, place_.count += 2) {
             if (signals && key_block == max(keys - last_blocks, 0))
@@ -252,7 +255,7 @@ template <class Traits> class StoredCopies {
                                   source + begin * StoredDs::half_bytes, (end - begin) * StoredDs::half_bytes, full);
                 }
             });
-            // The next row of images, of which causality may hide one more.
+            // The images of the next row block of keys. Causality may hide one more image.
             images += in_row * StoredDs::image_bytes;
             if (key_block >= seen_by_all) {
                 --in_row;
