@@ -36,7 +36,7 @@ template <class Element> Kernel<BackwardParams> make(Gradients what) {
         return make<Element, Gradients::d_k>();
 }
 
-// None where there is none of the element and head dimension.
+// Returns the kernel, or none if there is none for the element and head dimension.
 template <class Element> Kernel<BackwardParams> make_if_any([[maybe_unused]] Gradients what) {
     if constexpr (has_kernels(ANNULUS_HEAD_DIM, sizeof(Element)))
         if constexpr (backward_shape(ANNULUS_HEAD_DIM, sizeof(Element), true, capacity).warps > 0)

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused backward kernels on mma.sync, for compute capability 7.5 and newer: what sm90/backward.cuh computes, with
-// the same tiles, masks and epilogue. One kernel text with row blocks of queries (dQ) or of keys (dK and dV).
+// The fused backward kernels on mma.sync, for compute capability 7.5 and newer. They compute what sm90/backward.cuh
+// computes, with the same tiles, masks and epilogue. One kernel text has row blocks of queries (dQ) or of keys (dK and
+// dV).
 //
-// Grid. As many CTAs as the GPU's multiprocessors hold; each takes tiles until there are none left (next_tile.cuh).
+// Grid. CTAs fill the GPU's multiprocessors. Each takes tiles until none are left (next_tile.cuh).
 //
-// Roles. Every warp copies, and computes strips of one row block, whose rows it copies itself: P and dS stay in its
-// registers, where they are operands of the last products. The next block is copied beside the products of the one at
-// hand where shared memory has two stages, else after them; behind the last one of a tile it is the first of the next
-// tile, which has been found by then.
+// Roles. Every warp copies, and computes strips of one row block, whose rows it copies itself. P and dS stay in its
+// registers, where they are operands of the last products. If shared memory has two stages, the next block is copied
+// beside the products of the current block, else after them. Behind the last block of a tile comes the first block of
+// the next tile, which has been found by then.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -28,17 +29,17 @@ namespace annulus::mma {
 template <class Traits> struct BackwardShared {
     static constexpr bool rows_are_keys = Traits::rows_are_keys;
     static constexpr int range_block_rows = Traits::range_block_rows;
-    // For dV alone the value rows of row blocks are not needed.
+    // For dV alone, V of row blocks is not needed.
     std::uint8_t own_q_or_k[Traits::row_blocks * Traits::row_block_bytes],
         own_v_or_d_o[Traits::has_d_q_or_k ? Traits::row_blocks * Traits::row_block_bytes : 128];
     struct RangeRows {
         std::uint8_t q_or_k[Traits::stage_bytes], v_or_d_o[Traits::stage_bytes];
     } range_rows[Traits::stages];
-    // Of queries: those of a stage, or of a tile's row blocks.
+    // LSE and delta of queries: those of a stage, or of a tile's row blocks.
     static constexpr int statistic_slots = rows_are_keys ? Traits::stages : 1;
     static constexpr int statistics = rows_are_keys ? range_block_rows : Traits::row_blocks * row_block_rows;
     alignas(8) float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
-    std::uint8_t *images[Traits::threads / warp_threads]; // of the warps' row blocks, where dS is stored
+    std::uint8_t *images[Traits::threads / warp_threads]; // of the warps' row blocks, if dS is stored
     Tile<Traits::row_blocks> tiles[tile_slots];
     TileSearch search;
 };
@@ -61,7 +62,7 @@ template <class Traits> class BackwardWarp {
     using Cursor = BlockCursor<Traits::row_blocks>;
     using OwnRange = Range<Traits::row_blocks>;
 
-    // What a thread holds during a tile.
+    // What a thread holds in registers during a tile.
     struct Registers {
         float d_q_or_k[Traits::has_d_q_or_k ? strips : 1][Traits::has_d_q_or_k ? columns / 2 : 1],
             d_v[Traits::has_d_v ? strips : 1][Traits::has_d_v ? columns / 2 : 1];
@@ -69,7 +70,8 @@ template <class Traits> class BackwardWarp {
 
     __device__ __forceinline__ static int own_row_block() { return row_block_of_warp<strips>(); }
 
-    // Those of the tile, whose first block is copied already; and copies the first block of the next one.
+    // Finds the gradients of the tile, whose first block is copied already, and copies the first block of the next
+    // tile.
     __device__ __forceinline__ void find_gradients(const OwnTile &tile, OwnTile &next) {
         copy_rows_of_warp(tile);
         commit_copies();
@@ -77,14 +79,15 @@ template <class Traits> class BackwardWarp {
             find_images(tile);
         Registers x{};
         Cursor at(tile);
-        // Not earlier than before the last block: the longest tiles are for the CTAs that are free first.
+        // The next tile is taken before the last block, not earlier: the longest tiles are for the CTAs that are free
+        // first.
         if (at.is_last(tile))
             scheduler_.take_next();
         do {
             if (at.is_last(tile))
                 scheduler_.find_next(next);
             wait_for_copies<0>();
-            __syncthreads(); // the block is there, and nobody reads the one before any more
+            __syncthreads(); // the block has come, and the one before is free
             const bool is_empty = at.is_over(tile);
             const int stage = stage_;
             const OwnRange &range = tile.range[at.range];
@@ -129,7 +132,7 @@ template <class Traits> class BackwardWarp {
         }
     }
 
-    // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
+    // Copies the block behind `at`, or the next tile's first block, to the next stage. `at` goes there.
     __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
         scheduler_.copy_next(tile, next, at,
                              [this](const OwnTile &source_tile, const Cursor &to) { copy(source_tile, to); });
@@ -149,7 +152,7 @@ template <class Traits> class BackwardWarp {
         if constexpr (rows_are_keys) {
             const std::int64_t offset = first_statistic(tile) + range.first - params_.first_range_row;
             for (int i = static_cast<int>(threadIdx.x); i < range_block_rows; i += Traits::threads) {
-                const int row = range.count - (at.block + 1) * range_block_rows + i; // blocks count from the last one
+                const int row = range.count - (at.block + 1) * range_block_rows + i; // blocks count from the last query
                 const bool present = row >= 0;
                 copy_statistics(stage_, i, offset + (present ? std::int64_t{row} * range.stride : 0), present);
             }
@@ -157,7 +160,7 @@ template <class Traits> class BackwardWarp {
         commit_copies();
     }
 
-    // Of the tile's batch entry and head.
+    // Returns the index of the first statistic of the tile's batch entry and head.
     __device__ __forceinline__ std::int64_t first_statistic(const OwnTile &tile) const {
         return (std::int64_t{tile.batch} * params_.all_heads + tile.head) * params_.statistic_rows;
     }
@@ -194,7 +197,7 @@ template <class Traits> class BackwardWarp {
                                                               first, v_or_d_o);
             Operand<Element, range_block_rows / 2> d_s[strips];
             for_each_strip<strips>([&](auto at, auto strip) {
-                // Where P has been rounded for a product already, dS is computed from that, for fewer registers.
+                // If P has been rounded for a product already, dS is computed from the rounded P, for fewer registers.
                 const auto p_at = [&](int j) {
                     if constexpr (Traits::has_d_v)
                         return p[strip].two(j);
@@ -213,7 +216,8 @@ template <class Traits> class BackwardWarp {
 
     // ---- Stored dS.
 
-    // Where the images of the row block begin, which counts from the first keys of its class in the segment.
+    // Finds where the images of the row block begin. The row block counts from the first keys of its class in the
+    // segment.
     __device__ __forceinline__ void find_images(const OwnTile &tile) {
         const RowBlock &row_block = tile.row_block[own_row_block()];
         const FastDivmod &length = params_.branches[0].length;
@@ -225,8 +229,8 @@ template <class Traits> class BackwardWarp {
         __syncwarp();
     }
 
-    // As 8 x 8 matrices, of which those of the same eight keys are neighbours: as many columns of an image as a block
-    // has queries, from the class's query `first` in the segment on.
+    // Stores dS as 8 x 8 matrices; matrices of the same eight keys are neighbours. A block's queries are columns of an
+    // image, from the class's query `first` in the segment on.
     __device__ __forceinline__ void store_d_s(const Operand<Element, range_block_rows / 2> (&d_s)[strips],
                                               int first) const {
         static_assert(row_block_rows % range_block_rows == 0);
@@ -260,7 +264,7 @@ template <class Traits> class BackwardWarp {
         return mask;
     }
 
-    // LSE or delta of the queries of a block or, for row blocks of queries, of the thread's rows.
+    // Returns LSE or delta: of the queries of a block or, if row blocks are of queries, of the thread's rows.
     template <int slots, int rows, class Thread>
     __device__ __forceinline__ static auto statistic(const float (&query_statistic)[slots][rows], const Thread &at,
                                                      int stage) {
@@ -275,7 +279,7 @@ template <class Traits> class BackwardWarp {
         }
     }
 
-    // A warp's rows are staged in the place of its own, which no other warp reads.
+    // Writes a warp's rows. They are staged in the place of its own rows, which no other warp reads.
     __device__ __forceinline__ void write(const OwnTile &tile, Registers &x) const {
         const int u = own_row_block();
         const RowBlock &row_block = tile.row_block[u];
@@ -303,7 +307,7 @@ template <class Traits> class BackwardWarp {
     BackwardShared<Traits> &shared_;
     BlockSource<Traits> q_or_k_, v_or_d_o_;
     TileScheduler<BackwardShared<Traits>> scheduler_;
-    int stage_ = 0; // the one that was copied to last
+    int stage_ = 0; // the stage that was copied to last
 };
 
 template <class Traits>

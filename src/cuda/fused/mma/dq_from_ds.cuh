@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// dQ = scale dS K from the dS that a kernel over row blocks of keys has stored (backward.cuh), for the only branch of a
-// plan.
+// dQ = scale dS K from stored dS, for the only branch of a plan. A kernel over row blocks of keys has stored it
+// (backward.cuh).
 //
-// Grid. As many CTAs as the GPU has multiprocessors; each takes every so many tiles. A tile is four row blocks of 64
-// queries, neighbours in a class, whose images of dS of the same keys lie next to one another.
+// Grid. One CTA for each multiprocessor of the GPU; each takes one of every gridDim.x tiles. A tile is four row blocks
+// of 64 queries, neighbours in a class. Their images of dS of the same keys lie next to one another.
 //
 // Roles. Every warp copies, and computes two strips of one row block. Stages of four images and 64 rows of K are copied
 // ahead, from tile to tile.
@@ -47,15 +47,16 @@ template <class Traits> class DqFromDsWarp {
     using Element = typename Traits::Element;
     static constexpr int columns = Traits::head_dim, strips = Traits::strips;
 
-    // The row blocks of keys of all tiles of the CTA, one after the other, and where a thread copies from.
+    // Goes through the row blocks of keys of all tiles of the CTA, one after the other, with the addresses that a
+    // thread copies from.
     struct Cursor {
         StoredTiles tiles;
         StoredTile tile;
         int keys = 0;
         bool is_over = false;
-        const std::uint8_t *images; // the tile's first
+        const std::uint8_t *images; // the thread's 16 bytes of the tile's first image
         const Element *row;
-        std::int64_t distance; // between rows
+        std::int64_t distance; // elements between rows
 
         __device__ __forceinline__ Cursor() { tile.key_blocks = 0; }
         __device__ __forceinline__ void next(const BackwardParams &params) {
@@ -86,7 +87,7 @@ template <class Traits> class DqFromDsWarp {
         float x[strips][columns / 2] = {};
         for (int keys = 0; keys < tile.key_blocks; ++keys) {
             wait_for_copies<Traits::stages - 2>();
-            __syncthreads(); // the stage is there, and nobody reads the one before any more
+            __syncthreads(); // the stage has come, and the one before is free
             copy_next();
             if (row_block < tile.row_blocks() && !(params_.stored_d_s.is_triangular && keys > row_block))
                 multiply(x, stage_, u);
@@ -96,7 +97,7 @@ template <class Traits> class DqFromDsWarp {
             write(tile, u, x);
     }
 
-    // x += dS K of row block u. dS lies as 8 x 8 matrices, rows of keys, of which those of the same eight keys are
+    // x += dS K for row block u. dS lies as 8 x 8 matrices, whose rows are keys; matrices of the same eight keys are
     // neighbours.
     __device__ __forceinline__ void multiply(float (&x)[strips][columns / 2], int stage, int u) const {
         const int lane = thread_of_block() % warp_threads;
@@ -120,7 +121,7 @@ template <class Traits> class DqFromDsWarp {
     __device__ __forceinline__ void write(const StoredTile &tile, int u, float (&x)[strips][columns / 2]) {
         const RowBlock row_block{tile.first + (tile.first_row_block + u) * row_block_rows * tile.stride, tile.stride,
                                  row_block_rows, 1, 0};
-        __syncwarp(); // the row block before is out
+        __syncwarp(); // the row block before has been copied out of `staging`
         for_each_strip<strips>([&](auto at, auto strip) {
             BackwardEpilogue<Element, columns, false, RowOrder::either, decltype(at)>(params_, params_.destination,
                                                                                       tile.batch, tile.head, row_block)
@@ -148,7 +149,7 @@ template <class Traits> class DqFromDsWarp {
         const StoredTile &tile = from.tile;
         const OwnPart<Traits> own;
         const int first =
-            params_.stored_d_s.is_triangular ? from.keys - tile.first_row_block : 0; // what is before is hidden
+            params_.stored_d_s.is_triangular ? from.keys - tile.first_row_block : 0; // images before it are hidden
         const int end = tile.row_blocks() - tile.first_row_block;
 #pragma unroll
         for (int u = 0; u < Traits::row_blocks; ++u)

@@ -8,10 +8,11 @@ namespace annulus::mma {
 
 namespace {
 
-// Rooms that kernels were compiled for, ascending.
+// The capacities that kernels were compiled for, ascending.
 constexpr SharedCapacity capacities[] = {ANNULUS_SHARED_CAPACITIES};
 
-// use(capacity, head dimension) as constants, of the smallest of the kernels' head dimensions that is large enough.
+// Calls use(capacity, head dimension) with constants. The head dimension is the smallest of the kernels' that is large
+// enough.
 template <class Use> void with_kernel(SharedCapacity capacity, annulus_dtype dtype, int head_dim, const Use &use) {
     const int element_bytes = dtype_bytes(dtype);
     with_first<capacities>(
@@ -23,7 +24,7 @@ template <class Use> void with_kernel(SharedCapacity capacity, annulus_dtype dty
         });
 }
 
-// Whether kernels of a head dimension were compiled.
+// Returns whether the kernels of a head dimension were compiled.
 constexpr bool is_compiled(int head_dim) {
     return is_among<ANNULUS_MMA_HEAD_DIMS>(head_dim);
 }

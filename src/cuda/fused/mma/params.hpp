@@ -7,7 +7,7 @@
 
 namespace annulus::mma {
 
-// Of matrices of ranges row 0 is the one of first_range_row.
+// Row 0 of a range's matrices is that of first_range_row.
 struct ForwardParams : ForwardWork {
     TensorRows k, v;
 };
