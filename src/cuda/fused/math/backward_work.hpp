@@ -17,9 +17,9 @@
 namespace annulus {
 
 // dS of the only branch of some heads and segments, in images. An image has the dS of 64 keys and 64 queries, in an
-// order that is the architecture's. Each row block of keys of a segment, head and batch entry has one image for each
-// row block of queries of a pass (StoredTurns) that sees it. Under causality, if queries and keys are the same rows,
-// the first hidden() row blocks of queries do not see it and have no image.
+// order that is the architecture's. In a segment of a head and batch entry, each row block of keys has images. It has
+// one for each row block of queries of a pass (StoredTurns) that sees it. Under causality, if queries and keys are the
+// same rows, the first hidden() row blocks of queries do not see it and have no image.
 struct StoredDs {
     std::uint8_t *images;
     int first_batch, batches, first_head, head_step, heads, first_segment, segments;
@@ -47,7 +47,7 @@ struct StoredDs {
         return {first(pass), pass == 0 ? end : std::min(end, first(pass - 1))};
     }
 
-    // Returns how many images a segment has at most: those of the first pass.
+    // Returns how many images a segment has at most. The first pass has the most.
     constexpr std::int64_t images_of_segment() const {
         const std::int64_t seeing_less = is_triangular ? keys - queries_before(0) : 0;
         return std::int64_t{keys} * queries - seeing_less * (seeing_less - 1) / 2;

@@ -134,7 +134,8 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class Thr
         }
     }
 
-    // Stores O and (m, l), or adds them to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
+    // Stores O and (m, l), or adds them to the partial results of other keys: with M the larger m, 2^(m - M) O + 2^(m'
+    // - M) O'.
     __device__ __forceinline__ void add_to_partial(const RowDestinations<Thread> &rows, const float (&o)[count],
                                                    const float (&top)[2], const float (&sum)[2]) {
         const bool adds = work_.destination == Destination::add_to_partial;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the results of a row block's rows go. A warp finds this out for each of its strips of 16 rows, without other
+// The destinations of a row block's results. A warp finds this out for each of its strips of 16 rows, without other
 // warps.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace annulus {
 
-// Where the results of a strip's rows go, and which rows read partial results first. `Thread` is the FragmentThread of
-// the strip.
+// The destinations of the results of a strip's rows, and which rows read partial results first. `Thread` is the
+// FragmentThread of the strip.
 template <class Thread> class RowDestinations {
   public:
     template <class Work, class Rows>

@@ -17,9 +17,9 @@ constexpr float largest_maximum = 1 << 27;
 // depend on which it is.
 constexpr float max_log2_probability = 8;
 
-// If maxima are not searched for, m moves only if a lane's probabilities of a row in a block, at most 32, add up to
-// more than this. Up to this sum, float16 holds each of them. After a search for the block's maximum, they add up to at
-// most 32 * 2^8.
+// If maxima are not searched for, m moves only if a lane's probabilities of a row add up to more than this in a block.
+// They are at most 32. Up to this sum, float16 holds each of them. After a search for the block's maximum, they add up
+// to at most 32 * 2^8.
 constexpr float max_sum = 1 << 15;
 
 // Each thread has two rows: row lane / 4 of its warp's 16 rows, and the row 8 further. Each lane has a part of their

@@ -35,7 +35,7 @@ template <class Traits> struct BackwardShared {
     struct RangeRows {
         std::uint8_t q_or_k[Traits::stage_bytes], v_or_d_o[Traits::stage_bytes];
     } range_rows[Traits::stages];
-    // LSE and delta of queries: those of a stage, or of a tile's row blocks.
+    // LSE and delta of the queries of a stage, or of a tile's row blocks.
     static constexpr int statistic_slots = rows_are_keys ? Traits::stages : 1;
     static constexpr int statistics = rows_are_keys ? range_block_rows : Traits::row_blocks * row_block_rows;
     alignas(8) float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];

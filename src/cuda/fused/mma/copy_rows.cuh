@@ -42,9 +42,8 @@ __device__ __forceinline__ int first_row_of_block(const Range<row_blocks> &range
                                  : block * Traits::range_block_rows;
 }
 
-// Where a matrix has the rows of a range. A thread goes through the range's blocks, from the last one that is met to
-// the first, and copies one part of every few rows of each block. What can be found again is not kept, since registers
-// are few.
+// A thread's way through the rows of a range in a matrix. It goes from the last block that is met to the first. In each
+// block, the thread copies one part of every few rows. What can be computed again is not kept, since registers are few.
 template <class Traits> struct BlockSource {
     const typename Traits::Element *row; // the thread's first row of the block
 

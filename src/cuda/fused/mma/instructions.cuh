@@ -8,7 +8,7 @@
 namespace annulus::mma {
 
 // d += A B with A [16, 8] and B [8, 8] of TF32, whose lowest 13 bits are ignored. a[2 c + r] is in row lane / 4 + 8 r
-// and column lane % 4 + 4 c, b[c] in row lane % 4 + 4 c and column lane / 4. It needs compute capability 8.0.
+// and column lane % 4 + 4 c. b[c] is in row lane % 4 + 4 c and column lane / 4. It needs compute capability 8.0.
 __device__ __forceinline__ void add_tf32_product(float *d, const std::uint32_t *a, const std::uint32_t *b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"

@@ -23,8 +23,8 @@ constexpr bool has_only_float16(SharedCapacity capacity) {
     return capacity == SharedCapacity::kib_64;
 }
 
-// The head dimensions of the kernels. meson.build compiles the ones that are asked for. Any other head dimension uses
-// the kernel of the next larger one. In float32 there are kernels for multiples of 32.
+// The head dimensions of the kernels. meson.build compiles the head dimensions that are asked for. Any other head
+// dimension uses the kernel of the next larger one. In float32 there are kernels for multiples of 32.
 inline constexpr int head_dims[] = {32, 48, 64, 96, 128, 192, 256};
 constexpr bool has_kernels(int head_dim, int element_bytes) {
     return element_bytes == 2 || head_dim % 32 == 0;

@@ -36,7 +36,7 @@ struct Sm90 {
         return annulus::find_backward_kernel(dtype, head_dim, what, along_curve);
     }
 
-    // Returns why the rows of ranges cannot be read from these tensors, or null if they can. Tensor maps copy rows less
+    // Returns why the rows of ranges cannot be read from `tensors`, or null if they can. Tensor maps copy rows less
     // than 2^40 bytes apart.
     static const char *range_refusal(std::initializer_list<const annulus_tensor *> tensors) {
         for (const annulus_tensor *tensor : tensors)

@@ -7,9 +7,10 @@
 //     P = 2^(c S + log2(w) - LSE log2(e)),   dP = dO V^T,   dS = P (dP - delta)
 //     dQ = scale dS K,   dK = scale dS^T Q,   dV = P^T dO
 //
-// One kernel text has row blocks of queries and ranges of keys for dQ, and the other way round for dK and dV (above 128
-// columns in two kernels). Each side has two matrices: queries have Q and dO, keys have K and V. In the code, `q_or_k`
-// is Q or K, `v_or_d_o` is V or dO, of a row block or of a range. Every kernel computes, transposed or not,
+// One kernel text serves all: for dQ, row blocks are of queries and ranges of keys; for dK and dV it is the other way
+// round. Above 128 columns, dK and dV have a kernel each. Each side has two matrices: queries have Q and dO, keys have
+// K and V. In the code, `q_or_k` is Q or K, `v_or_d_o` is V or dO, of a row block or of a range. Every kernel computes,
+// transposed or not,
 //
 //     S = row q_or_k . range q_or_k^T,   dP = row v_or_d_o . range v_or_d_o^T
 //     d_q_or_k = scale dS range q_or_k,   d_v = P range v_or_d_o (for row blocks of keys)
@@ -32,7 +33,7 @@
 //
 // If dS is stored, warp 2 copies V, too. For dV alone, no warp copies V. While warps 1 and 2 wait, one or both of them
 // clear rows that no row block has. Permuted rows are copied one by one. Warps 0 and 3 then copy a half of each block
-// of ranges each, with LSE and delta, and warp 2 copies all rows of row blocks of queries.
+// of ranges each, with LSE and delta. Warp 2 copies Q and dO of row blocks of queries.
 //
 // Shared memory, for each barrier who fills and who empties:
 //

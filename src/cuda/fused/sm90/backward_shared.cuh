@@ -28,7 +28,7 @@ template <class Traits> struct BackwardShared {
     } range_rows[Traits::stages];
     std::uint8_t d_s[Traits::stores_d_s ? row_blocks : 1][Traits::stores_d_s ? StoredDs::image_bytes : 1024];
     StoredDs::Halves images[row_blocks]; // where the row blocks' images are in global memory
-    // LSE and delta of queries: those of a stage, or of a tile's row blocks.
+    // LSE and delta of the queries of a stage, or of a tile's row blocks.
     static constexpr int statistic_slots = rows_are_keys ? Traits::stages : Traits::row_block_slots;
     static constexpr int statistics = rows_are_keys ? range_block_rows : row_blocks * row_block_rows;
     float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];

@@ -98,8 +98,8 @@ __device__ __forceinline__ void copy_permuted_rows(std::uint32_t target, const E
     }
 }
 
-// Copies that a warp has in flight, and how it waits for barriers in between. The `full` barrier of copies gets its
-// arrival when the next copies are in flight, or when there is no room for the next copies yet.
+// Copies that a warp has in flight, and how it waits for barriers in between. The warp arrives at the `full` barrier of
+// its copies when the next copies are in flight, or when there is no room for them yet.
 class CopiesInFlight {
   public:
     __device__ __forceinline__ void wait(const Mbarrier &barrier, unsigned parity) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fused forward kernel: attention of all branches in one launch, for sm_90a.
 //
-// For each query, with S = Q K^T over the keys of all its branches, c = scale log2(e) and the multiplicity w of a key:
+// For each query, over the keys of all its branches, with S = Q K^T, c = scale log2(e) and a key's multiplicity w:
 //
 //     m = max(S + log2(w) / c),   l = sum 2^(c S + log2(w) - c m),   O = sum 2^(c S + log2(w) - c m) V / l
 //     LSE = (c m + log2(l)) / log2(e)

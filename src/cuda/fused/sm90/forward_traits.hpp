@@ -8,8 +8,8 @@
 
 namespace annulus {
 
-// The head dimensions of the kernels. meson.build compiles the ones that are asked for. Any other head dimension uses
-// the kernel of the next larger one.
+// The head dimensions of the kernels. meson.build compiles the head dimensions that are asked for. Any other head
+// dimension uses the kernel of the next larger one.
 inline constexpr int fused_head_dims[] = {32, 48, 64, 80, 96, 128, 192, 256};
 
 template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {

@@ -36,8 +36,9 @@ template <class Traits> class TileEndSignal {
     }
 
   private:
-    // The signal is given when this many blocks are left. They take some 25,000 cycles of the matrix units, several
-    // times what it takes to find a tile of one branch and to copy its rows. With more branches, it is four times that.
+    // The signal is given when this many blocks are left. They take some 25,000 cycles of the matrix units. That is
+    // several times the time to find a tile of one branch and to copy its rows. With more branches, it is four times
+    // that.
     static constexpr int last_blocks_of_one_branch = 1024 / Traits::head_dim * 128 / Traits::range_block_rows;
 
     __device__ __forceinline__ void signal() {

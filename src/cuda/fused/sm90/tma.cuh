@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies into shared memory by tensor maps (TMA), in bulk and by threads (cp.async), and the fence between ordinary
-// accesses and those of the async proxy.
+// Copies into shared memory: by tensor maps (TMA), in bulk, and by threads (cp.async). A fence orders ordinary accesses
+// and accesses of the async proxy.
 #pragma once
 
 #include "cuda/fused/sm90/mbarrier.cuh"
