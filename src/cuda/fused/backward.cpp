@@ -190,12 +190,12 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
                 const bool packs_statistics = planned.is_packed && !is_query_side;
                 params.lse_log2 = packs_statistics ? memory.curves.lse_log2 : memory.lse_log2;
                 params.delta = packs_statistics ? memory.curves.delta : memory.delta;
-                params.row_scores = tensor_rows(is_query_side ? call.q : call.k);
-                params.row_values = tensor_rows(is_query_side ? call.d_out : call.v);
-                params.d_scores = tensor_rows(is_query_side ? call.d_q : call.d_k);
-                params.d_values = tensor_rows(is_query_side ? DeviceRows{} : call.d_v);
-                params.partial_d_scores = is_query_side ? partial.d_q : partial.d_k;
-                params.partial_d_values = is_query_side ? nullptr : partial.d_v;
+                params.row_q_or_k = tensor_rows(is_query_side ? call.q : call.k);
+                params.row_v_or_d_o = tensor_rows(is_query_side ? call.d_out : call.v);
+                params.d_q_or_k = tensor_rows(is_query_side ? call.d_q : call.d_k);
+                params.d_v = tensor_rows(is_query_side ? DeviceRows{} : call.d_v);
+                params.partial_d_q_or_k = is_query_side ? partial.d_q : partial.d_k;
+                params.partial_d_v = is_query_side ? nullptr : partial.d_v;
                 params.has_nonfinite = memory.has_nonfinite;
             }
         }
@@ -229,23 +229,23 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         if (finds_all || multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
             use_stored_ds(*launch.part, memory, counters + 1, params, multiplies_ds);
         if (finds_all)
-            params.kept.turns.launch_turns = step.turns;
+            params.stored_d_s.turns.launch_turns = step.turns;
         params.by_length = go_by_length(params, device_.multiprocessors());
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         if (launch.clears.parts > 0)
-            params.cleared = rows_to_clear({step.what == Gradients::d_v ? nullptr : &params.d_scores,
-                                            step.side == Side::keys ? &params.d_values : nullptr,
-                                            finds_all ? &queries_.front().params.d_scores : nullptr},
-                                           {}, plan_.problem(), window_of(plan_.problem(), step.side), launch.clears,
-                                           finds_all ? params.tiles * static_cast<unsigned>(params.kept.turns.passes)
-                                                     : params.tiles);
+            params.cleared = rows_to_clear(
+                {step.what == Gradients::d_v ? nullptr : &params.d_q_or_k,
+                 step.side == Side::keys ? &params.d_v : nullptr,
+                 finds_all ? &queries_.front().params.d_q_or_k : nullptr},
+                {}, plan_.problem(), window_of(plan_.problem(), step.side), launch.clears,
+                finds_all ? params.tiles * static_cast<unsigned>(params.stored_d_s.turns.passes) : params.tiles);
         params.skips_empty = launch.destination == Destination::add_to_partial;
         params.next_tile = counters;
-        if constexpr (requires { params.of_queries; })
+        if constexpr (requires { params.query_work; })
             if (finds_all) {
                 Params queries = queries_.front().params;
-                queries.kept = params.kept;
+                queries.stored_d_s = params.stored_d_s;
                 queries.destination = step.query_destination;
                 params.set_queries(queries);
             }
@@ -254,7 +254,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
 
     void use_stored_ds(const GridPart &part, const BackwardMemory &memory, unsigned *done, Params &params,
                        bool multiplies_ds) const {
-        StoredDs &stored = params.kept;
+        StoredDs &stored = params.stored_d_s;
         stored = backward_.stored->layout;
         stored.images = memory.stored_ds;
         stored.first_batch = part.first_batch;

@@ -30,7 +30,7 @@ template <class T> __global__ void __launch_bounds__(block_threads) lse_delta_ke
     if (blockIdx.x == 0)
         for (int i = static_cast<int>(threadIdx.x); i < a.counter_count; i += block_threads)
             a.counters[i] = 0;
-    let_next_launch_begin();
+    launch_dependents();
     const auto head_groups = static_cast<unsigned>(divide_up(a.heads, block_heads));
     const auto query_groups = static_cast<unsigned>(divide_up(a.queries, block_queries));
     const int first_head = static_cast<int>(blockIdx.x % head_groups) * block_heads;

@@ -680,17 +680,17 @@ TEST(StoredDs, TakesFewPasses) {
 // In each pass there is one image for each pair of row blocks of queries and keys that see one another. Each image has
 // a place of its own. Passes take a class's queries from the last to the first.
 TEST(StoredDs, PassesShareTheQueries) {
-    for (const bool is_triangle : {false, true})
+    for (const bool is_triangular : {false, true})
         for (const auto &[all, pass_queries] : {std::pair(12, 12), {12, 4}, {13, 4}, {15, 4}, {9, 8}}) {
             StoredDs stored{};
             stored.batches = stored.heads = stored.head_step = 1;
             stored.segments = 2;
             stored.cells = 3;
-            stored.keys = is_triangle ? all : 7;
+            stored.keys = is_triangular ? all : 7;
             stored.queries = pass_queries;
             stored.turns.passes = (all + pass_queries - 1) / pass_queries;
             stored.turns.cells_of_pass = FastDivmod(stored.segments);
-            stored.is_triangle = is_triangle;
+            stored.is_triangular = is_triangular;
             std::vector<std::uint8_t> memory(
                 static_cast<std::size_t>(stored.cells * stored.images_of_segment() * StoredDs::image_bytes));
             stored.images = memory.data();
@@ -714,7 +714,7 @@ TEST(StoredDs, PassesShareTheQueries) {
                         for (int i = 0; i < queries; ++i) {
                             // The block's last query of the class, and the first key.
                             const int query = (first - start) / dilation + class_queries - 1 - (queries - 1 - i) * 64;
-                            const bool sees = !is_triangle || query >= key_block * row_block_rows;
+                            const bool sees = !is_triangular || query >= key_block * row_block_rows;
                             EXPECT_EQ(sees, i >= stored.hidden(key_block, pass));
                             for (const std::int64_t half : {std::int64_t{0}, sees ? distance : 0}) {
                                 const std::int64_t place =

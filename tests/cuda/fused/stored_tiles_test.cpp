@@ -56,35 +56,37 @@ class StoredTiles {
         stored.segments = keys_.sequence.segments;
         stored.queries = (row_blocks(queries) + passes - 1) / passes;
         stored.keys = row_blocks(keys);
-        stored.is_triangle = problem.causal && queries == keys;
+        stored.is_triangular = problem.causal && queries == keys;
         stored.turns.passes = (row_blocks(queries) + stored.queries - 1) / stored.queries;
         stored.turns.cells_of_pass = FastDivmod(stored.segments * stored.heads);
         stored.cells = stored.turns.passes * stored.segments * stored.heads;
         memory_.resize(static_cast<std::size_t>(stored.cells * stored.images_of_segment() * StoredDs::image_bytes));
         stored.images = memory_.data();
-        keys_.kept = queries_.kept = stored;
+        keys_.stored_d_s = queries_.stored_d_s = stored;
     }
 
-    int passes() const { return keys_.kept.turns.passes; }
+    int passes() const { return keys_.stored_d_s.turns.passes; }
 
     // Returns the places where tiles of keys store dS, with the pair of each.
     std::map<Place, Pair> store() {
         std::map<Place, Pair> stored;
         Tile<row_blocks_of_tile> tile{};
-        for_each_turn((keys_.kept.keys + row_blocks_of_tile - 1) / row_blocks_of_tile, [&](const StoredTurn &turn) {
-            bool is_found = false;
-            HostWarp::run([&] { is_found = find_storing_tile<block_rows>(keys_, turn, tile); });
-            if (is_found)
-                for (int u = 0; u < row_blocks_of_tile && tile.ranges > 0; ++u)
-                    store(tile, u, turn, stored);
-        });
+        for_each_turn((keys_.stored_d_s.keys + row_blocks_of_tile - 1) / row_blocks_of_tile,
+                      [&](const StoredTurn &turn) {
+                          bool is_found = false;
+                          HostWarp::run([&] { is_found = find_storing_tile<block_rows>(keys_, turn, tile); });
+                          if (is_found)
+                              for (int u = 0; u < row_blocks_of_tile && tile.ranges > 0; ++u)
+                                  store(tile, u, turn, stored);
+                      });
         return stored;
     }
 
     // Returns the places of dS that tiles of queries multiply, with the pair of each.
     std::map<Place, Pair> multiply() {
         std::map<Place, Pair> multiplied;
-        const int tiles = (queries_.kept.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
+        const int tiles =
+            (queries_.stored_d_s.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
         for_each_turn(tiles, [&](const StoredTurn &turn) {
             if (StoredTile tile; tile.find(queries_, turn.cell, turn.pass, turn.index))
                 multiply(tile, turn.pass, multiplied);
@@ -101,7 +103,7 @@ class StoredTiles {
     }
 
     template <class Use> void for_each_turn(int tiles, const Use &use) const {
-        const StoredTurns &turns = keys_.kept.turns;
+        const StoredTurns &turns = keys_.stored_d_s.turns;
         for (int pass = 0; pass < turns.passes; ++pass)
             for (int cell = 0; cell < turns.cells_of_pass.value; ++cell)
                 for (int index = 0; index < tiles; ++index)
@@ -116,7 +118,7 @@ class StoredTiles {
             return;
         const int segment = keys_.branches[0].length.quotient(row_block.first);
         const int first = std::max(segment * keys_.branches[0].length.value, keys_.sequence.row_start);
-        const auto [images, distance] = keys_.kept.halves(
+        const auto [images, distance] = keys_.stored_d_s.halves(
             tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / block_rows, turn.pass);
         const int blocks = range.part[u].blocks, all = (range.count + block_rows - 1) / block_rows;
         for (int at = blocks - 1; at >= 0; --at)
@@ -135,7 +137,7 @@ class StoredTiles {
 
     // Multiplies as the copying warps and the multiplying consumers do.
     void multiply(const StoredTile &tile, int pass, std::map<Place, Pair> &multiplied) {
-        const StoredDs &stored = queries_.kept;
+        const StoredDs &stored = queries_.stored_d_s;
         const int first = tile.first_row_block;
         const int row_blocks = std::min(StoredDs::row_blocks_of_tile, tile.row_blocks() - first);
         const int lacking = tile.row_blocks() * block_rows - tile.queries;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a row block does with its gradients once it has met all rows of a tile: they are written, or become partial
-// results.
+// What a row block does with its gradients after it has met all rows of a tile: it writes them, or stores them as
+// partial results.
 #pragma once
 
 #include "cuda/fused/math/backward_work.hpp"
@@ -13,41 +13,42 @@
 
 namespace annulus {
 
-// How row r of the thread's two becomes a partial result or, with `adds`, is added to one: what is there is read first.
-struct ReadPartialRows {
+// Stores row r of the thread's two rows as a partial result or, with `adds`, reads the partial result and adds the row
+// to it.
+struct StorePartialRows {
     template <int count>
-    __device__ __forceinline__ static void leave(const float (&x)[count], int r, bool adds, float *partial,
+    __device__ __forceinline__ static void store(const float (&x)[count], int r, bool adds, float *partial,
                                                  int columns) {
-        leave_partial_row<count>(x, r, true, 1, adds, 1, partial, columns);
+        store_partial_row<count>(x, r, true, 1, adds, 1, partial, columns);
     }
 };
 
-// Of a strip, whose FragmentThread is `At`, of a row block of queries or, with `of_keys`, of keys. Of kernels of either
-// order gradients along a curve are partial.
-template <class Element, int columns, bool of_keys, RowOrder order, class At, class Rows = RowBlock,
-          class Leaving = ReadPartialRows>
+// The epilogue of one strip, whose FragmentThread is `Thread`, of a row block of queries or, with `rows_are_keys`, of
+// keys. In kernels for either row order, gradients of permuted rows are always partial.
+template <class Element, int columns, bool rows_are_keys, RowOrder order, class Thread, class Rows = RowBlock,
+          class PartialStore = StorePartialRows>
 class BackwardEpilogue {
   public:
-    // Of a batch entry and head of queries.
+    // `batch` and `head`: a batch entry and a head of queries.
     __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, Destination destination, int batch, int head,
                                                 const Rows &row_block)
         : work_(work), destination_(destination), batch_(batch), head_(head), row_block_(row_block),
           destinations_(work, destination, head, row_block) {}
 
-    // `factor` times x goes to `rows`, by way of `staging` in shared memory, or to `partial`.
+    // Writes `factor` times x to `rows`, by way of `staging` in shared memory, or to `partial`.
     __device__ __forceinline__ void write(float (&x)[columns / 2], float factor, std::uint32_t staging,
                                           const TensorRows &rows, float *partial) const {
 #pragma unroll
         for (int i = 0; i < count; ++i)
             x[i] *= factor;
-        const int head = of_keys ? head_ / work_.heads_of_kv_head : head_;
+        const int head = rows_are_keys ? head_ / work_.heads_of_kv_head : head_;
         if (work_.has_nonfinite)
             note_nonfinite(x, work_.has_nonfinite);
-        if (destinations_.take_any())
-            take_partial(x, partial + partial_row(head) * work_.head_dim);
-        if (destinations_.leave_any())
+        if (destinations_.any_reads_partial())
+            add_partial(x, partial + partial_row(head) * work_.head_dim);
+        if (destinations_.any_stores_partial())
             add_to_partial(head, x, partial);
-        if (destinations_.write_any())
+        if (destinations_.any_writes_output())
             write_rows(head, x, staging, rows);
     }
 
@@ -60,11 +61,11 @@ class BackwardEpilogue {
         constexpr RowOrder written = order == RowOrder::along_curve ? order : RowOrder::linear;
         const auto row_of = [&](int i) { return work_.row_of<written>(row_block_.position(i)); };
         const auto store = [&](const auto &stored_rows) {
-            stage_rows<Element, At>(staging, x, 1.f, 1.f);
-            store_rows<Element, columns, At>(staging, row_block_, work_.head_dim, stored_rows);
+            stage_rows<Element, Thread>(staging, x, 1.f, 1.f);
+            store_rows<Element, columns, Thread>(staging, row_block_, work_.head_dim, stored_rows);
         };
         if constexpr (order == RowOrder::along_curve) {
-            const RowsOfStrip<At> found(row_of);
+            const RowsOfStrip<Thread> found(row_of);
             store([&](int i) { return row_0 + found.row(i) * rows.row; });
         } else {
             const int first = row_of(row_block_.skipped) - row_block_.skipped * row_block_.stride;
@@ -72,24 +73,24 @@ class BackwardEpilogue {
         }
     }
 
-    // The first row of a head in partial results.
+    // Returns the first row of a head in partial results.
     __device__ __forceinline__ std::int64_t partial_row(int head) const {
-        const int heads = of_keys ? work_.all_heads / work_.heads_of_kv_head : work_.all_heads;
+        const int heads = rows_are_keys ? work_.all_heads / work_.heads_of_kv_head : work_.all_heads;
         return (std::int64_t{batch_} * heads + head) * work_.partial_rows - work_.first_partial_row;
     }
 
-    // That of a row of the row block, counted from the head's first.
+    // Returns the row of partial results for a row of the row block, counted from the head's first row.
     __device__ __forceinline__ std::int64_t partial_row_in_head(int row) const {
         return work_.partial_stride.quotient(work_.row_of<order>(row_block_.position(row)));
     }
 
     // Adds the partial results of the rows that have them.
-    __device__ __forceinline__ void take_partial(float (&x)[count], float *partial) const {
+    __device__ __forceinline__ void add_partial(float (&x)[count], float *partial) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            if (destinations_.takes(r))
-                take_partial_row<count>(x, r, 1, 1, partial + partial_row_in_head(At().row(r)) * work_.head_dim,
-                                        work_.head_dim);
+            if (destinations_.reads_partial(r))
+                add_partial_row<count>(x, r, 1, 1, partial + partial_row_in_head(Thread().row(r)) * work_.head_dim,
+                                       work_.head_dim);
         }
     }
 
@@ -97,11 +98,11 @@ class BackwardEpilogue {
         const std::int64_t first = partial_row(head);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int row = At().row(r);
-            if (!has_row(row_block_, row) || !destinations_.leaves(r))
+            const int row = Thread().row(r);
+            if (!has_row(row_block_, row) || !destinations_.stores_partial(r))
                 continue;
             float *const target = partial + (first + partial_row_in_head(row)) * work_.head_dim;
-            Leaving::leave(x, r, destination_ == Destination::add_to_partial, target, work_.head_dim);
+            PartialStore::store(x, r, destination_ == Destination::add_to_partial, target, work_.head_dim);
         }
     }
 
@@ -109,7 +110,7 @@ class BackwardEpilogue {
     const Destination destination_;
     const int batch_, head_;
     const Rows &row_block_;
-    const RowDestinations<At> destinations_;
+    const RowDestinations<Thread> destinations_;
 };
 
 } // namespace annulus

@@ -2,8 +2,8 @@
 // What a launch of a backward kernel has to do, whatever the architecture: its grid, tensors and results. An
 // architecture's parameters add how it reads the rows of ranges.
 //
-// Scores are products of rows of Q and K, gradients of probabilities those of dO and V. So each side has two matrices:
-// its score rows (Q, or K) and its value rows (dO, or V).
+// Row blocks are of queries and ranges of keys, or the other way round. Each side has two matrices: `q_or_k` (Q or K),
+// whose products are scores S, and `v_or_d_o` (V or dO), whose products are dP.
 #pragma once
 
 #include "cuda/fused/schedule/destination.hpp"
@@ -16,47 +16,48 @@
 
 namespace annulus {
 
-// dS of the only branch of some heads and segments in images: of 64 keys and 64 queries each, in an order that is the
-// architecture's. For each batch entry, head, segment and row block of keys one image for each row block of queries of
-// a pass (StoredTurns) that sees it: under causality, where both are of the same rows, not for the hidden() ones
-// before.
+// dS of the only branch of some heads and segments, in images. An image has the dS of 64 keys and 64 queries, in an
+// order that is the architecture's. In a segment of a head and batch entry, each row block of keys has images. It has
+// one for each row block of queries of a pass (StoredTurns) that sees it. Under causality, if queries and keys are the
+// same rows, the first hidden() row blocks of queries do not see it and have no image.
 struct StoredDs {
     std::uint8_t *images;
     int first_batch, batches, first_head, head_step, heads, first_segment, segments;
-    int queries, keys; // row blocks at most: of a pass's queries, and of a segment's keys
-    bool is_triangle;  // of images
-    int cells;         // a segment of a head of a batch entry: so many have their images in memory at a time
-    // Where one kernel stores and multiplies (else of one pass, no more), and what it counts: two counts for each group
-    // in memory.
+    int queries, keys;  // in row blocks, at most: a pass's queries and a segment's keys
+    bool is_triangular; // whether hidden row blocks have no images
+    int cells;          // (segment, head, batch entry) whose images are in memory at a time
+    // `turns`: the order in which one kernel stores and multiplies; if there are two kernels, only its one pass counts.
+    // `done`: what that one kernel counts, two counts for each group in memory.
     StoredTurns turns;
     unsigned *done;
-    bool ends_partial; // the last of several passes writes what the others have left as partial results
+    bool ends_partial; // the last of several passes adds the partial results of the earlier ones, and writes the sum
 
     static constexpr int image_bytes = row_block_rows * row_block_rows * 2;
-    static constexpr int row_blocks_of_tile = 4; // of queries, of the kernel that multiplies
+    static constexpr int row_blocks_of_tile = 4; // row blocks of queries in a tile that multiplies
 
-    // Of the queries' row blocks those before a pass's: the first pass has the last ones, which see all keys.
+    // Returns how many of the queries' row blocks come before a pass's. The first pass has the last row blocks, which
+    // see all keys.
     constexpr int queries_before(int pass) const { return (turns.passes - 1 - pass) * queries; }
-    // Positions of a pass's queries, of a class in [start, end).
+    // The interval of positions with a pass's queries, for a class in [start, end).
     struct Positions {
         int start, end;
     };
     constexpr Positions queries_of_pass(int start, int end, int dilation, int pass) const {
-        const auto first = [&](int of_pass) { return start + queries_before(of_pass) * row_block_rows * dilation; };
+        const auto first = [&](int any_pass) { return start + queries_before(any_pass) * row_block_rows * dilation; };
         return {first(pass), pass == 0 ? end : std::min(end, first(pass - 1))};
     }
 
-    // At most, which is in the first pass.
+    // Returns how many images a segment has at most. The first pass has the most.
     constexpr std::int64_t images_of_segment() const {
-        const std::int64_t seeing_less = is_triangle ? keys - queries_before(0) : 0;
+        const std::int64_t seeing_less = is_triangular ? keys - queries_before(0) : 0;
         return std::int64_t{keys} * queries - seeing_less * (seeing_less - 1) / 2;
     }
-    // Of a pass's row blocks of queries those that do not see this one of keys.
+    // Returns how many of a pass's row blocks of queries do not see this row block of keys.
     constexpr int hidden(int key_block, int pass) const {
         const int before = queries_before(pass);
-        return is_triangle && key_block > before ? key_block - before : 0;
+        return is_triangular && key_block > before ? key_block - before : 0;
     }
-    // Where that of the first row block of queries is, or would be.
+    // Returns where the image of the pass's first row block of queries is, or would be.
     constexpr std::uint8_t *image(int batch, int head, int segment, int key_block, int pass) const {
         const std::int64_t head_of_all = std::int64_t{batch - first_batch} * heads + (head - first_head) / head_step;
         const std::int64_t cell_of_pass = head_of_all * segments + segment - first_segment;
@@ -66,19 +67,19 @@ struct StoredDs {
                (cell * images_of_segment() + std::int64_t{key_block} * queries - hides * (hides + 1) / 2) * image_bytes;
     }
 
-    // Where they lie by halves, of 32 keys: for a row block of keys first those of all row blocks of queries, then the
-    // others behind.
+    // Images may also lie in halves of 32 keys. A row block of keys then has the first halves of all row blocks of
+    // queries first, and the second halves behind them.
     static constexpr int half_bytes = image_bytes / 2;
     struct Halves {
-        std::uint8_t *of_first_query; // or where that would be
-        std::int64_t distance;        // between halves
+        std::uint8_t *first_query; // half of the pass's first row block of queries, or where it would be
+        std::int64_t distance;     // bytes from an image's first half to its second half
     };
     constexpr Halves halves(int batch, int head, int segment, int key_block, int pass) const {
         const std::int64_t hides = hidden(key_block, pass);
         return {image(batch, head, segment, key_block, pass) + hides * half_bytes, (queries - hides) * half_bytes};
     }
 
-    // Where a pass puts the results of keys; `first`: the first pass.
+    // Returns where a pass puts the gradients of keys. `first` is the destination of the first pass.
     constexpr Destination destination(Destination first, int pass) const {
         if (pass == 0)
             return first;
@@ -87,28 +88,28 @@ struct StoredDs {
 };
 
 struct BackwardWork : TileGrid {
-    TensorRows row_scores, row_values;
-    FastDivmod row_stride; // positions to a row of row blocks
+    TensorRows row_q_or_k, row_v_or_d_o;
+    FastDivmod row_stride; // positions from one row of row blocks to the next
     int all_heads, heads_of_kv_head, head_dim;
-    float scale, scale_log2; // scale log2(e)
-    // Of queries: [B, H, statistic_rows].
-    const float *lse_log2; // LSE log2(e); of a query without keys infinity, so that its probabilities are 0
+    float scale, scale_log2; // scale_log2 is scale log2(e)
+    // Statistics of queries: [B, H, statistic_rows].
+    const float *lse_log2; // LSE log2(e); infinity for a query without keys, so that its probabilities are 0
     const float *delta;
     int statistic_rows;
 
-    // Results: gradients of the row blocks' score rows and value rows, of the dtype or partial, [B, heads,
+    // Results: gradients of the row blocks' rows of Q or K, and of V. They are of the dtype, or partial: [B, heads,
     // partial_rows, D].
     Destination destination;
-    TensorRows d_scores, d_values;
-    float *partial_d_scores, *partial_d_values;
+    TensorRows d_q_or_k, d_v;
+    float *partial_d_q_or_k, *partial_d_v;
     int partial_rows;
-    FastDivmod partial_stride;      // of so many neighbouring rows no more than one has any
-    std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
-    int *has_nonfinite;             // causal; becomes 1 where a result is NaN or infinity. Else null
-    StoredDs kept;                  // of kernels that store dS or multiply it
-    RowsToClear cleared;            // of kernels that clear rows
+    FastDivmod partial_stride;      // among this many consecutive rows at most one has partial results
+    std::int64_t first_partial_row; // row of the first partial result, counted over all heads one after the other
+    int *has_nonfinite;             // causal only, else null: becomes 1 if a result is NaN or infinite
+    StoredDs stored_d_s;            // for kernels that store dS or multiply it
+    RowsToClear cleared;            // for kernels that clear rows
 
-    // The row of a row block in its tensors.
+    // Returns the row, in its tensors, of a row block's row with this number.
     template <RowOrder rows = RowOrder::either> constexpr int row_of(int number) const {
         return row_stride.quotient(position_of<rows>(number) - first_row);
     }

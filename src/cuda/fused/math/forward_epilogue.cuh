@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a row block of queries does with its O and softmax once it has met all keys of a tile: O and LSE are written, or
-// become partial results.
+// What a row block of queries does with O and its softmax after it has met all keys of a tile: it writes O and LSE, or
+// stores O and the softmax state as partial results.
 #pragma once
 
 #include "cuda/fused/math/forward_work.hpp"
@@ -16,9 +16,10 @@
 
 namespace annulus {
 
-// Of a strip, whose FragmentThread is `At`, of row block `index` of a tile; rows are staged at an address in shared
-// memory that no other warp's products read any more. Of kernels of either order O along a curve is partial.
-template <class Element, int head_dim, int row_blocks, RowOrder order, class At> class ForwardEpilogue {
+// The epilogue of one strip, whose FragmentThread is `Thread`, of row block `index` of a tile. Rows are staged at the
+// address `staging` in shared memory, which no other warp's products read any more. In kernels for either row order, O
+// of permuted rows is always partial.
+template <class Element, int head_dim, int row_blocks, RowOrder order, class Thread> class ForwardEpilogue {
   public:
     __device__ __forceinline__ ForwardEpilogue(const ForwardWork &work, const Tile<row_blocks> &tile, int index,
                                                std::uint32_t staging)
@@ -30,22 +31,23 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
         find_sums(softmax, sum);
         if (work_.has_nonfinite)
             note_nonfinite(o, work_.has_nonfinite);
-        const RowDestinations<At> rows(work_, work_.destination, head_, row_block_);
+        const RowDestinations<Thread> rows(work_, work_.destination, head_, row_block_);
         float top[2] = {softmax.m[0] * work_.scale_log2, softmax.m[1] * work_.scale_log2};
-        if (rows.take_any())
-            take_partial(rows, o, top, sum);
-        if (rows.leave_any())
+        if (rows.any_reads_partial())
+            add_partial(rows, o, top, sum);
+        if (rows.any_stores_partial())
             add_to_partial(rows, o, top, sum);
-        __syncwarp(); // nor do those of this warp
-        if (rows.write_any())
+        __syncwarp(); // and no product of this warp reads `staging` any more
+        if (rows.any_writes_output())
             write_outputs(rows, o, top, sum);
     }
 
   private:
     static constexpr int count = head_dim / 2;
 
-    // l of the thread's rows: of a row that has met no key that counts sum_of_none(), and NaN where a score is too
-    // large for its differences to others to be right. Both are rare, so the warp asks for them together first.
+    // Finds l of the thread's rows. A row that has met no key that counts gets sum_of_none(). A row gets NaN if one of
+    // its scores is too large for its differences to other scores to be right. Both are rare, so the warp first asks
+    // for both together.
     __device__ __forceinline__ void find_sums(const RunningSoftmax &softmax, float (&sum)[2]) const {
         bool plain = true;
 #pragma unroll
@@ -58,7 +60,7 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = at_.row(r);
-            // Even of a sum of 0: rounding may leave nothing of the largest score's own probability.
+            // This holds for a sum of 0, too: rounding may leave nothing of the largest score's own probability.
             if (softmax.m[r] > -INFINITY && fabsf(softmax.m[r] * work_.scale_log2) >= largest_maximum)
                 sum[r] = NAN;
             else if (sum[r] == 0.f && row < row_block_.rows)
@@ -66,12 +68,13 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
         }
     }
 
-    __device__ __forceinline__ void write_outputs(const RowDestinations<At> &rows, float (&o)[count],
+    __device__ __forceinline__ void write_outputs(const RowDestinations<Thread> &rows, float (&o)[count],
                                                   const float (&top)[2], const float (&sum)[2]) {
         Element *const out = static_cast<Element *>(work_.out.data);
         float *const lse = static_cast<float *>(work_.lse.data);
         if constexpr (order == RowOrder::along_curve) {
-            const RowsOfStrip<At> positions([&](int i) { return work_.position_of<order>(row_block_.position(i)); });
+            const RowsOfStrip<Thread> positions(
+                [&](int i) { return work_.position_of<order>(row_block_.position(i)); });
             write_rows(
                 o, top, sum, [&](int i) { return lse + work_.lse.offset(batch_, head_, positions.row(i)); },
                 [&](int i) { return out + work_.out.offset(batch_, head_, positions.row(i)); });
@@ -85,11 +88,11 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
         const bool notes_finished = work_.destination == Destination::outputs_or_partial ||
                                     work_.destination == Destination::outputs_or_partial_with_partial ||
                                     work_.destination == Destination::finish_partial;
-        if (notes_finished && at_.lane() < 16 && row < row_block_.rows && !rows.leaves_row(at_.lane()))
+        if (notes_finished && at_.lane() < 16 && row < row_block_.rows && !rows.row_stores_partial(at_.lane()))
             work_.partial_state[partial_row(row)] = finished_state();
     }
 
-    // LSE of row i of the row block goes to lse_at(i), O to `out_rows` as store_rows() takes them.
+    // Writes LSE of row i of the row block to lse_at(i), and O to `out_rows`, which store_rows() takes.
     template <class LseAt, class OutRows>
     __device__ __forceinline__ void write_rows(float (&o)[count], const float (&top)[2], const float (&sum)[2],
                                                const LseAt &lse_at, const OutRows &out_rows) {
@@ -103,22 +106,22 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
                 *lse =
                     sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + log2_fast(sum[r])) * std::numbers::ln2_v<float>;
         }
-        stage_rows<Element, At>(staging_, o, inverse[0], inverse[1]);
-        store_rows<Element, head_dim, At>(staging_, row_block_, work_.head_dim, out_rows);
+        stage_rows<Element, Thread>(staging_, o, inverse[0], inverse[1]);
+        store_rows<Element, head_dim, Thread>(staging_, row_block_, work_.head_dim, out_rows);
     }
 
-    // O, its maximum and its sum with the partial results of other keys.
-    __device__ __forceinline__ void take_partial(const RowDestinations<At> &rows, float (&o)[count], float (&top)[2],
-                                                 float (&sum)[2]) const {
-        const At at;
+    // Merges the partial results of other keys into O, its maximum and its sum.
+    __device__ __forceinline__ void add_partial(const RowDestinations<Thread> &rows, float (&o)[count], float (&top)[2],
+                                                float (&sum)[2]) const {
+        const Thread at;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            if (!rows.takes(r))
+            if (!rows.reads_partial(r))
                 continue;
             const std::int64_t index = partial_row(at.row(r));
             const float2 before = work_.partial_state[index];
             const float own = sum[r] == 0.f ? -INFINITY : top[r];
-            if (before.y == 0.f) { // no key that counts; of NaN alone the maximum is - infinity, too
+            if (before.y == 0.f) { // no key that counts; before.x does not tell: NaN scores, too, leave it -infinity
                 if (sum[r] == 0.f)
                     sum[r] = sum_of_none(std::signbit(sum[r]) || std::signbit(before.y));
                 continue;
@@ -126,13 +129,14 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
             top[r] = fmaxf(before.x, own);
             const float factor = exp2f(own - top[r]), factor_before = exp2f(before.x - top[r]);
             sum[r] = sum[r] * factor + before.y * factor_before;
-            take_partial_row<count>(o, r, factor, factor_before, work_.partial_o + index * work_.head_dim,
-                                    work_.head_dim);
+            add_partial_row<count>(o, r, factor, factor_before, work_.partial_o + index * work_.head_dim,
+                                   work_.head_dim);
         }
     }
 
-    // O and (m, l) are set, or added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
-    __device__ __forceinline__ void add_to_partial(const RowDestinations<At> &rows, const float (&o)[count],
+    // Stores O and (m, l), or adds them to the partial results of other keys: with M the larger m, 2^(m - M) O + 2^(m'
+    // - M) O'.
+    __device__ __forceinline__ void add_to_partial(const RowDestinations<Thread> &rows, const float (&o)[count],
                                                    const float (&top)[2], const float (&sum)[2]) {
         const bool adds = work_.destination == Destination::add_to_partial;
         std::int64_t index[2];
@@ -145,16 +149,16 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
         __syncwarp(); // all four lanes of a row have read what one of them overwrites
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            // Of a row that sees no key O may be NaN all the same: 0 times infinities of hidden rows.
+            // O of a row that sees no key may be NaN all the same: 0 times infinities of hidden rows.
             const bool has_keys = sum[r] != 0.f;
             const int row = at_.row(r);
-            if (row >= row_block_.rows || !rows.leaves(r) || !(has_keys || std::signbit(sum[r]) || !adds))
+            if (row >= row_block_.rows || !rows.stores_partial(r) || !(has_keys || std::signbit(sum[r]) || !adds))
                 continue;
             const float own_m = has_keys ? top[r] : -INFINITY;
             const float m = fmaxf(before[r].x, own_m);
             const float own_factor = own_m == -INFINITY ? 0.f : exp2f(own_m - m);
             const float factor = before[r].x == -INFINITY ? 0.f : exp2f(before[r].x - m);
-            leave_partial_row<count>(o, r, has_keys, own_factor, adds, factor,
+            store_partial_row<count>(o, r, has_keys, own_factor, adds, factor,
                                      work_.partial_o + index[r] * work_.head_dim, work_.head_dim);
             if (at_.lane() % 4 == 0) {
                 const float all = before[r].y * factor + sum[r] * own_factor;
@@ -175,7 +179,7 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
     const int batch_, head_;
     const int index_;
     const std::uint32_t staging_;
-    const At at_;
+    const Thread at_;
 };
 
 } // namespace annulus

@@ -15,24 +15,24 @@ namespace annulus {
 // Row blocks are of queries, ranges of keys.
 struct ForwardWork : TileGrid {
     int heads_of_kv_head, head_dim;
-    float scale_log2, inverse_scale_log2; // scale log2(e), above 0
+    float scale_log2, inverse_scale_log2; // scale log2(e), above 0, and 1 / (scale log2(e))
     TensorRows q;
 
-    // The row of a query in Q.
+    // Returns the row of a query in Q.
     template <RowOrder rows = RowOrder::either> constexpr int query_row(int number) const {
         return position_of<rows>(number) - first_row;
     }
 
-    // Results, of queries that have keys: O and LSE (which may be null) of the dtype, or partial results.
+    // Results of queries that have keys: O of the dtype and LSE in float32 (which may be null), or partial results.
     Destination destination;
     TensorRows out, lse;
     float *partial_o;               // [B, H, partial_rows, D], or null
     float2 *partial_state;          // [B, H, partial_rows]
-    int all_heads, partial_rows;    // of the whole: heads, and rows of each that have partial results
-    FastDivmod partial_stride;      // of so many neighbouring rows no more than one has any
-    std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
-    int *has_nonfinite;             // causal; becomes 1 where O or a partial result is NaN or infinity. Else null
-    RowsToClear cleared;            // of kernels that clear rows
+    int all_heads, partial_rows;    // in all: heads, and rows of each head that have partial results
+    FastDivmod partial_stride;      // among this many consecutive rows at most one has partial results
+    std::int64_t first_partial_row; // row of the first partial result, counted over all heads one after the other
+    int *has_nonfinite;             // causal only, else null: becomes 1 if O or a partial result is NaN or infinite
+    RowsToClear cleared;            // for kernels that clear rows
 };
 
 } // namespace annulus

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread holds of a product of 64 rows, four strips of 16, which some warps compute: of a strip rows lane / 4
-// and lane / 4 + 8, and of every eight columns columns 2 (lane % 4) and the next one. Element d[4 i + 2 r + e] is that
-// of its row r of two and of column 8 i + 2 (lane % 4) + e. wgmma and mma.sync.m16n8k16 have this in common.
+// The elements that a thread holds of a product of 64 rows. The product has four strips of 16 rows; each warp computes
+// one or more of them. In a strip, a thread holds rows lane / 4 and lane / 4 + 8. In every eight columns, it holds
+// columns 2 (lane % 4) and 2 (lane % 4) + 1. Element d[4 i + 2 r + e] is in the r-th of these rows and in column 8 i +
+// 2 (lane % 4) + e. wgmma and mma.sync.m16n8k16 have this layout in common.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -13,8 +14,8 @@
 
 namespace annulus {
 
-// Where the thread's elements are, in strip `strip_of_warp` of the `strips` that each warp has. Made where they are
-// asked for, not once: addresses that depend on a thread's number would be kept in registers.
+// Tells where the thread's elements are, in strip `strip_of_warp` of the warp's `strips` strips. Construct it at each
+// use: the compiler would keep addresses that depend on a thread's number in registers.
 template <int strips = 1, int strip_of_warp = 0> struct FragmentThread {
     int thread = thread_of_warpgroup();
 
@@ -25,10 +26,10 @@ template <int strips = 1, int strip_of_warp = 0> struct FragmentThread {
         else
             return thread / warp_threads % (4 / strips) * strips + strip_of_warp;
     }
-    // Row r of the thread's two, of the product's and of the strip's 16.
+    // Return the index of row r of the thread's two rows: in the product, and in the strip.
     __device__ __forceinline__ int row(int r) const { return strip() * 16 + row_of_strip(r); }
     __device__ __forceinline__ int row_of_strip(int r) const { return lane() / 4 + 8 * r; }
-    // The first of its two columns of eight.
+    // Returns the first of the thread's two columns of every eight.
     __device__ __forceinline__ int column() const { return 2 * (thread % 4); }
 };
 
@@ -38,28 +39,28 @@ template <int count> __device__ __forceinline__ void clear(float (&x)[count]) {
         x[i] = 0;
 }
 
-// 2^x, results below the normal numbers are 0.
+// Returns 2^x. Results below the normal numbers become 0.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// log2(x) for normal numbers.
+// Returns log2(x) for normal numbers.
 __device__ __forceinline__ float log2_fast(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// 1 / x for normal numbers, which may be the next one to it.
+// Returns 1 / x for normal numbers, with an error of at most one unit in the last place.
 __device__ __forceinline__ float reciprocal_fast(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// Two neighbours, rounded to nearest, `first` in the lower half.
+// Packs two neighbours, rounded to nearest, with `first` in the lower half.
 template <class Element> __device__ __forceinline__ std::uint32_t pack_two(float first, float second);
 template <> __device__ __forceinline__ std::uint32_t pack_two<__nv_bfloat16>(float first, float second) {
     std::uint32_t two;
@@ -83,14 +84,14 @@ template <> __device__ __forceinline__ float2 unpack_two<__nv_bfloat16>(std::uin
     return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000)};
 }
 template <> __device__ __forceinline__ float2 unpack_two<__half>(std::uint32_t two) {
-    float2 x; // volatile: where it is written, or it would be done early for many at once, which takes registers
+    float2 x; // volatile: it runs where it is written. Done early for many pairs at once, it would take registers
     asm volatile("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}\n"
                  : "=f"(x.x), "=f"(x.y)
                  : "r"(two));
     return x;
 }
 
-// The operand of a product that pairs of columns of `x` are.
+// Packs pairs of columns of `x` into an operand of the next product.
 template <class Element, int count>
 __device__ __forceinline__ void pack(std::uint32_t (&packed)[count / 2], const float (&x)[count]) {
 #pragma unroll
@@ -98,7 +99,7 @@ __device__ __forceinline__ void pack(std::uint32_t (&packed)[count / 2], const f
         packed[i] = pack_two<Element>(x[2 * i], x[2 * i + 1]);
 }
 
-// Over the four lanes that hold a row.
+// Return the maximum and the sum over the four lanes that hold a row.
 __device__ __forceinline__ float max_of_row(float x) {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));

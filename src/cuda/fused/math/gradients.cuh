@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Probabilities and gradients of scores of backward, from the LSE and delta of queries. Rows of a fragment are those of
-// a row block, columns those of a range: a query's numbers belong to a row or, where row blocks are of keys, to a
-// column.
+// Probabilities and gradients of scores for backward, from the LSE and delta of queries. The rows of a fragment are
+// rows of a row block, its columns are rows of a range. So a query's LSE and delta belong to a row or, if row blocks
+// are of keys, to a column.
 #pragma once
 
 #include "cuda/fused/math/fragment.cuh"
@@ -11,10 +11,10 @@ namespace annulus {
 
 // LSE or delta of the thread's two rows.
 struct RowStatistic {
-    float of_row[2];
+    float row[2];
 
-    // Of the elements from i on, two columns of two rows.
-    __device__ __forceinline__ float4 at(int) const { return {of_row[0], of_row[0], of_row[1], of_row[1]}; }
+    // Returns the numbers for elements i to i + 3: two columns of two rows.
+    __device__ __forceinline__ float4 at(int) const { return {row[0], row[0], row[1], row[1]}; }
 };
 
 // LSE or delta of the thread's columns, in shared memory.
@@ -27,7 +27,7 @@ struct ColumnStatistic {
     }
 };
 
-// S becomes P. With `hides`, the mask's scores become 0.
+// Turns S into P. With `hides`, elements that the mask hides become 0.
 template <bool hides, int count, class Mask, class Statistic>
 __device__ __forceinline__ void find_probabilities(float (&s)[count], float scale_log2, const float (&weight)[2],
                                                    const Statistic &lse_log2, const Mask &mask) {
@@ -43,7 +43,8 @@ __device__ __forceinline__ void find_probabilities(float (&s)[count], float scal
     }
 }
 
-// store(first of two columns, their dS) for dP and P, of which p_at(first of two columns) is two.
+// Calls store(j, elements j and j + 1 of dS) for each pair of columns; p_at(j) returns elements j and j + 1 of P. With
+// `hides`, elements that the mask hides become 0.
 template <bool hides, int count, class PAt, class Mask, class Statistic, class Store>
 __device__ __forceinline__ void find_d_s(const float (&d_p)[count], const PAt &p_at, const Statistic &delta_of,
                                          const Mask &mask, const Store &store) {

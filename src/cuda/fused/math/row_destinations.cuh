@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the results of a row block's rows go. A warp finds out about each strip of 16 without the others.
+// The destinations of a row block's results. A warp finds this out for each of its strips of 16 rows, without other
+// warps.
 #pragma once
 
 #include "cuda/fused/math/fragment.cuh"
@@ -8,9 +9,9 @@
 
 namespace annulus {
 
-// Where the results of a strip's rows of a row block go, and which of them take partial results first. `At` is the
+// The destinations of the results of a strip's rows, and which rows read partial results first. `Thread` is the
 // FragmentThread of the strip.
-template <class At> class RowDestinations {
+template <class Thread> class RowDestinations {
   public:
     template <class Work, class Rows>
     __device__ __forceinline__ RowDestinations(const Work &work, Destination destination, int head,
@@ -21,21 +22,23 @@ template <class At> class RowDestinations {
             return;
         case Destination::set_partial:
         case Destination::add_to_partial:
-            rows_ = all_left;
+            rows_ = all_stored;
             return;
         case Destination::finish_partial:
-            rows_ = all_taken;
+            rows_ = all_read;
             return;
         case Destination::outputs_or_partial: // a row block's rows take part in the same branches
-            rows_ =
-                work.rows_left_partial.has(head, row_block.first + row_block.skipped * row_block.stride) ? all_left : 0;
+            rows_ = work.rows_left_partial.has(head, row_block.first + row_block.skipped * row_block.stride)
+                        ? all_stored
+                        : 0;
             return;
         case Destination::outputs_with_partial:
         case Destination::outputs_or_partial_with_partial:
             break;
         }
-        // Each lane asks one question: the lower half which rows take, the upper half which are left.
-        const At own;
+        // Each lane asks one question about one row: lanes 0 to 15 whether it reads partial results, lanes 16 to 31
+        // whether it is stored as partial results.
+        const Thread own;
         const int row = own.strip() * 16 + own.lane() % 16;
         const bool asks_for_left = own.lane() >= 16;
         const PartialRows &asked = asks_for_left ? work.rows_left_partial : work.rows_with_partial;
@@ -44,19 +47,21 @@ template <class At> class RowDestinations {
         rows_ = __ballot_sync(~0u, asks && asked.has(head, row_block.position(row)));
     }
 
-    // Whether any row is written to the caller's tensors, or is left as partial results: the same for all lanes.
-    __device__ __forceinline__ bool write_any() const { return rows_ < all_left; }
-    __device__ __forceinline__ bool leave_any() const { return rows_ >> 16; }
-    __device__ __forceinline__ bool take_any() const { return rows_ & all_taken; }
-    // Of row r of the thread's two.
-    __device__ __forceinline__ bool takes(int r) const { return rows_ >> At().row_of_strip(r) & 1; }
-    __device__ __forceinline__ bool leaves(int r) const { return leaves_row(At().row_of_strip(r)); }
-    // Of a row of the strip's 16.
-    __device__ __forceinline__ bool leaves_row(int row) const { return rows_ >> (16 + row) & 1; }
+    // Return whether any row is written to the caller's tensors, is stored as partial results, or reads partial
+    // results. All lanes get the same answer.
+    __device__ __forceinline__ bool any_writes_output() const { return rows_ < all_stored; }
+    __device__ __forceinline__ bool any_stores_partial() const { return rows_ >> 16; }
+    __device__ __forceinline__ bool any_reads_partial() const { return rows_ & all_read; }
+    // Return the answer for row r of the thread's two rows.
+    __device__ __forceinline__ bool reads_partial(int r) const { return rows_ >> Thread().row_of_strip(r) & 1; }
+    __device__ __forceinline__ bool stores_partial(int r) const { return row_stores_partial(Thread().row_of_strip(r)); }
+    // Returns the answer for a row of the strip's 16.
+    __device__ __forceinline__ bool row_stores_partial(int row) const { return rows_ >> (16 + row) & 1; }
 
   private:
-    static constexpr unsigned all_taken = 0xffff, all_left = all_taken << 16;
-    unsigned rows_; // a bit for each that takes partial results, and above these one for each that is left
+    static constexpr unsigned all_read = 0xffff, all_stored = all_read << 16;
+    unsigned
+        rows_; // bits 0 to 15: rows that read partial results; bits 16 to 31: rows that are stored as partial results
 };
 
 } // namespace annulus

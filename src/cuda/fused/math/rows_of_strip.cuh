@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the rows of a strip are along a curve, which takes a while to be found: each lane finds one of them.
+// The tensor rows of a strip whose rows are permuted. Finding a row takes a while, so each lane finds one of them.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -7,14 +7,14 @@
 
 namespace annulus {
 
-// `At` is the FragmentThread of the strip.
-template <class At> class RowsOfStrip {
+// `Thread` is the FragmentThread of the strip.
+template <class Thread> class RowsOfStrip {
   public:
-    // Row i of the row block is row_of(i).
+    // row_of(i) returns the tensor row of row i of the row block.
     template <class RowOf>
     __device__ __forceinline__ explicit RowsOfStrip(const RowOf &row_of)
-        : own_(row_of(At().strip() * 16 + At().lane() % 16)) {}
-    // Of a row of the row block in the strip. By the whole warp.
+        : own_(row_of(Thread().strip() * 16 + Thread().lane() % 16)) {}
+    // Returns the tensor row of row i of the row block, which is in the strip. The whole warp calls it.
     __device__ __forceinline__ int row(int i) const { return __shfl_sync(~0u, own_, i % 16); }
 
   private:

@@ -9,27 +9,29 @@
 
 namespace annulus {
 
-// Which of a thread's scores in a block are hidden: those behind the rows that are seen, from the end of the range that
-// blocks count from.
-template <bool of_keys, int range_block_rows> struct Mask {
-    int column;  // of the thread's first element
-    int seen[2]; // for each of its two rows, so many columns
+// Tells which of a thread's scores in a block are hidden. A row sees its first `visible_count` columns, counted from
+// the end of the range from which blocks count (Range).
+template <bool rows_are_keys, int range_block_rows> struct Mask {
+    int column;           // of the thread's first element
+    int visible_count[2]; // how many columns each of its two rows sees
 
     __device__ __forceinline__ bool is_hidden(int i) const {
-        const int own = 8 * (i / 4) + i % 2, all = seen[i / 2 % 2]; // columns are numbers that instructions contain
-        return of_keys ? own < range_block_rows - all - column : own >= all - column;
+        const int own = 8 * (i / 4) + i % 2,
+                  all = visible_count[i / 2 % 2]; // `own` becomes an immediate of the instruction
+        return rows_are_keys ? own < range_block_rows - all - column : own >= all - column;
     }
 };
 
-// An infinite score becomes NaN, as its row then does: a partial sum of Q . K has left float32's range, and -infinity
-// would pass for a key that is not seen. The kernels of sm90/ go without: it takes 8 % of their time at D = 64.
+// Turns infinite scores into NaN, and so their rows. An infinite score means that a partial sum of Q . K has left the
+// range of float32, and -infinity would pass for a key that is not seen. The kernels of sm90/ do without this: it would
+// take 8 % of their time at D = 64.
 template <int count> __device__ __forceinline__ void refuse_infinite(float (&s)[count]) {
 #pragma unroll
     for (int i = 0; i < count; ++i)
         s[i] = fmaf(s[i], 0.f, s[i]);
 }
 
-// Keys that the thread's rows do not see get no probability.
+// Sets the scores of keys that the thread's rows do not see to -infinity, so that they get no probability.
 template <int range_block_rows>
 __device__ __forceinline__ void hide(float (&s)[range_block_rows / 2], const Mask<false, range_block_rows> &mask) {
 #pragma unroll
@@ -38,7 +40,8 @@ __device__ __forceinline__ void hide(float (&s)[range_block_rows / 2], const Mas
             s[i] = -INFINITY;
 }
 
-// log2 of the multiplicities of the thread's two columns of eight, `column` the first of them, in a row block's range.
+// Loads log2 of the multiplicities of the thread's two columns of every eight, in a row block's range. `column` is the
+// first of the two columns.
 template <class Log2>
 __device__ __forceinline__ void load_weights(const RangePart &own, int column, float (&weight)[2],
                                              const Log2 &log2_of) {

@@ -7,34 +7,35 @@
 
 namespace annulus {
 
-// The 32-bit address that instructions on shared memory take.
+// Returns the 32-bit address that instructions on shared memory take.
 __device__ __forceinline__ std::uint32_t shared_address(const void *pointer) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// What the numbers of a row's 16-byte parts are exchanged by. Of 16-bit elements that is the 128-byte swizzle of TMA.
-// Of 32-bit ones lanes read four parts each of two neighbouring rows at once, or two neighbouring parts of every second
-// row; neither in one bank.
+// Returns the number with which the indices of a row's 16-byte parts are XORed. For 16-bit elements it is the 128-byte
+// swizzle of TMA. For 32-bit elements, lanes read at once either four parts of each of two neighbouring rows, or two
+// neighbouring parts of every second row. Neither has bank conflicts.
 template <int element_bytes> __device__ __forceinline__ int swizzle_of_row(int row) {
     return element_bytes == 2 ? row & 7 : (row & 7) ^ (row & 1) << 2;
 }
 
-// 128 bytes of rows, 64 16-bit columns or 32 32-bit ones, lie one after the other, those of further columns behind
-// `rows` of them; parts of a row are permuted. Where part `part` of a row of columns begins.
+// A matrix lies in chunks of 128 bytes a row: 64 columns of 16 bits, or 32 columns of 32 bits. A chunk has its `rows`
+// rows one after the other, and the chunk of the next columns follows. The parts of a row are swizzled. Returns the
+// offset of part `part` of a row, counted over all chunks.
 constexpr int swizzled_row_bytes = 128;
 template <int element_bytes = 2> __device__ __forceinline__ int swizzled_offset(int rows, int row, int part) {
     return (part >> 3) * rows * swizzled_row_bytes + row * swizzled_row_bytes +
            (((part & 7) ^ swizzle_of_row<element_bytes>(row)) << 4);
 }
 
-// The same part `rows` further than at an address, where the row's number modulo 8 and `rows` modulo 8 have no bit in
-// common.
+// Returns the address of the same part `rows` rows further. The row's index modulo 8 and `rows` modulo 8 must have no
+// bit in common.
 template <int element_bytes = 2>
 __device__ __forceinline__ std::uint32_t swizzled_rows_further(std::uint32_t address, int rows) {
     return (address ^ swizzle_of_row<element_bytes>(rows) << 4) + rows * swizzled_row_bytes;
 }
 
-// How lanes share out a row of columns, that copy it or write it: a part of 16 bytes each, some maybe none.
+// How lanes divide a row that they copy or write: each lane has one part of 16 bytes. Lanes from `parts` on have none.
 template <int columns, int element_bytes_ = 2> struct RowLanes {
     static constexpr int element_bytes = element_bytes_, columns_of_part = 16 / element_bytes;
     static constexpr int parts = columns / columns_of_part;
@@ -66,8 +67,8 @@ __device__ __forceinline__ void store_16_bytes(std::uint32_t address, const uint
                  : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements; `address` is that of row lane % 8 of matrix lane / 8, and a lane has columns
-// 2 (lane % 4) and the next one of row lane / 4 of each.
+// Stores four 8 x 8 matrices of 16-bit elements. `address` is that of row lane % 8 of matrix lane / 8. A lane has
+// columns 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4 of each matrix.
 __device__ __forceinline__ void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,
                                                std::uint32_t d) {
 #if __CUDA_ARCH__ >= 900

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a row block's results, in registers as products leave them, to rows of a tensor. A warp writes each
-// of its strips without the others; `At` is the FragmentThread of one.
+// From a row block's results, in registers as products leave them, to rows of a tensor. A warp writes each of its
+// strips without other warps; `Thread` is the FragmentThread of the strip.
 #pragma once
 
 #include "cuda/fused/math/fragment.cuh"
@@ -21,11 +21,11 @@ template <int count> __device__ __forceinline__ void note_nonfinite(const float 
         *has_nonfinite = 1;
 }
 
-// What a thread has of a row of partial results, in pairs of columns of which some are on their way at the same time:
-// use(i, pair) for pair i, before which, with `reads`, pair is what is there; else it is 0.
+// Calls use(i, pair) for each pair i of columns that the thread has of a row of partial results. With `reads`, `pair`
+// is what the row holds, else 0. Several pairs are read at the same time.
 template <int pairs, class Use>
 __device__ __forceinline__ void for_each_pair(float *partial, int columns, bool reads, const Use &use) {
-    constexpr int at_once = pairs <= 8 ? pairs : 4; // more registers are not to spare
+    constexpr int at_once = pairs <= 8 ? pairs : 4; // there are no registers for more
 #pragma unroll
     for (int first = 0; first < pairs; first += at_once) {
         if (8 * first >= columns) // so that the compiler does not read all pairs at once
@@ -45,36 +45,36 @@ __device__ __forceinline__ void for_each_pair(float *partial, int columns, bool 
     }
 }
 
-// Row r of the thread's two becomes factor times itself and factor_of_partial times `partial`.
+// Multiplies row r of the thread's two rows by `factor`, and adds `partial_factor` times `partial` to it.
 template <int count>
-__device__ __forceinline__ void take_partial_row(float (&x)[count], int r, float factor, float factor_of_partial,
-                                                 float *partial, int columns) {
+__device__ __forceinline__ void add_partial_row(float (&x)[count], int r, float factor, float partial_factor,
+                                                float *partial, int columns) {
     for_each_pair<count / 4>(partial, columns, true, [&](int i, const float2 &two) {
         float *const own = x + 4 * i + 2 * r;
-        own[0] = fmaf(own[0], factor, two.x * factor_of_partial);
-        own[1] = fmaf(own[1], factor, two.y * factor_of_partial);
+        own[0] = fmaf(own[0], factor, two.x * partial_factor);
+        own[1] = fmaf(own[1], factor, two.y * partial_factor);
     });
 }
 
-// Row `partial` becomes, with `adds`, factor_of_partial times itself, else 0, and, if it has any, factor times row r of
-// the thread's two.
+// Writes row `partial`. With `adds`, it becomes `partial_factor` times what it holds, else 0. If `has_any`, `factor`
+// times row r of the thread's two rows is added.
 template <int count>
-__device__ __forceinline__ void leave_partial_row(const float (&x)[count], int r, bool has_any, float factor, bool adds,
-                                                  float factor_of_partial, float *partial, int columns) {
+__device__ __forceinline__ void store_partial_row(const float (&x)[count], int r, bool has_any, float factor, bool adds,
+                                                  float partial_factor, float *partial, int columns) {
     for_each_pair<count / 4>(partial, columns, adds, [&](int i, const float2 &two) {
         const int column = 8 * i + FragmentThread<>().column();
         const float *const row = x + 4 * i + 2 * r;
         const float2 own = has_any ? float2{row[0] * factor, row[1] * factor} : float2{0, 0};
         if (column < columns)
-            *reinterpret_cast<float2 *>(partial + column) = {fmaf(two.x, factor_of_partial, own.x),
-                                                             fmaf(two.y, factor_of_partial, own.y)};
+            *reinterpret_cast<float2 *>(partial + column) = {fmaf(two.x, partial_factor, own.x),
+                                                             fmaf(two.y, partial_factor, own.y)};
     });
 }
 
-// To shared memory: pairs of elements of the dtype.
-template <class At, int count>
+// Writes pairs of elements of the dtype to shared memory.
+template <class Thread, int count>
 __device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::uint32_t (&pairs)[count]) {
-    const At own;
+    const Thread own;
     const int lane = own.lane();
     const std::uint32_t first = staging + swizzled_offset(row_block_rows, own.strip() * 16 + lane % 16, lane / 16);
 #pragma unroll
@@ -83,11 +83,12 @@ __device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::ui
                        pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
 }
 
-// To shared memory, in the dtype: `first` times the thread's first row, `second` times the one 8 further.
-template <class Element, class At, int count>
+// Writes x to shared memory in the dtype: `first` times the thread's first row, `second` times its second row, 8
+// further.
+template <class Element, class Thread, int count>
 __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&x)[count], float first, float second) {
     if constexpr (sizeof(Element) == sizeof(float)) {
-        const At own;
+        const Thread own;
 #pragma unroll
         for (int i = 0; i < count / 2; ++i) {
             const float factor = i % 2 ? second : first;
@@ -103,30 +104,31 @@ __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&
             const float factor = i % 2 ? second : first;
             pairs[i] = pack_two<Element>(x[2 * i] * factor, x[2 * i + 1] * factor);
         }
-        stage_pairs<At>(staging, pairs);
+        stage_pairs<Thread>(staging, pairs);
     }
     __syncwarp();
 }
 
-// From there to the first `columns` columns of rows row_at(i), which the whole warp asks for: those of a row block.
-template <class Element, int most_columns, class At, class Rows, class RowAt>
+// Copies the staged rows of a row block to the tensor: the first `columns` columns of row i go to row_at(i). The whole
+// warp calls row_at().
+template <class Element, int max_columns, class Thread, class Rows, class RowAt>
 __device__ __forceinline__ void store_rows(std::uint32_t staging, const Rows &row_block, int columns,
                                            const RowAt &row_at) {
-    const At own;
+    const Thread own;
     const int lane = own.lane(), strip = own.strip();
-    constexpr int of_part = 16 / sizeof(Element), parts = most_columns / of_part;
+    constexpr int part_columns = 16 / sizeof(Element), parts = max_columns / part_columns;
 #pragma unroll
     for (int i = 0; i < parts / 2; ++i) {
         const int row = strip * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
         const uint4 sixteen_bytes =
             load_16_bytes(staging + swizzled_offset<sizeof(Element)>(row_block_rows, row, part));
         Element *const target = row_at(row);
-        if (has_row(row_block, row) && part * of_part < columns)
-            *reinterpret_cast<uint4 *>(target + part * of_part) = sixteen_bytes;
+        if (has_row(row_block, row) && part * part_columns < columns)
+            *reinterpret_cast<uint4 *>(target + part * part_columns) = sixteen_bytes;
     }
 }
 
-// Rows at even distances, in elements: row i is (*this)(i).
+// Rows at equal distances, in elements. Row i is (*this)(i).
 template <class Element> struct EvenRows {
     Element *first;
     std::int64_t distance;
@@ -135,12 +137,12 @@ template <class Element> struct EvenRows {
 };
 template <class Element> EvenRows(Element *, std::int64_t) -> EvenRows<Element>;
 
-// The same for these rows: a lane has a part of every so many of them, or none.
-template <class Element, int most_columns, class At, class Rows>
+// Does the same for rows at equal distances. A lane copies one part of every few rows, or none.
+template <class Element, int max_columns, class Thread, class Rows>
 __device__ __forceinline__ void store_rows(std::uint32_t staging, const Rows &row_block, int columns,
                                            const EvenRows<Element> &even_rows) {
-    const At own;
-    using Lanes = RowLanes<most_columns, sizeof(Element)>;
+    const Thread own;
+    using Lanes = RowLanes<max_columns, sizeof(Element)>;
     constexpr int lanes = std::min(Lanes::lanes, warp_threads), at_once = warp_threads / lanes;
     const int first_row = own.strip() * 16 + own.lane() / lanes;
 #pragma unroll

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiles of keys for which dS is stored, where one kernel also multiplies it; and those of queries for which it is
-// multiplied: of each, some row blocks of queries, neighbours in a class.
+// Tiles that store dS, if one kernel both stores and multiplies it, and tiles that multiply stored dS. A tile that
+// stores is some row blocks of keys. A tile that multiplies is some row blocks of queries, neighbours in a class.
 #pragma once
 
 #include "cuda/fused/math/backward_work.hpp"
@@ -9,11 +9,12 @@
 
 namespace annulus {
 
-// Of a turn, by a warp: row blocks of keys, which meet the queries of its pass. False where there are none.
+// Finds the tile of a turn that stores: row blocks of keys, which meet the queries of the turn's pass. A whole warp
+// calls it. Returns false if there is no such tile.
 template <int range_block_rows, int row_blocks>
 __device__ __forceinline__ bool find_storing_tile(const BackwardWork &work, const StoredTurn &turn,
                                                   Tile<row_blocks> &tile) {
-    const StoredDs &stored = work.kept;
+    const StoredDs &stored = work.stored_d_s;
     const SequenceGrid &sequence = work.sequence;
     const GridBranch &branch = work.branches[0];
     TilePlace place{};
@@ -32,25 +33,26 @@ __device__ __forceinline__ bool find_storing_tile(const BackwardWork &work, cons
 
 struct StoredTile {
     int batch, head, segment;
-    int first, stride, queries; // position of the class's first query of the segment; how many there are
-    int first_key, keys;        // the same of its keys
-    int first_row_block;        // of the queries' row blocks, which count from the last query (Range)
-    int key_blocks;             // row blocks of keys that are met
-    int seen_by_all;            // of these that all queries see; then each row block of queries sees one more
+    int first, stride, queries; // the class's queries in the segment: the first's position, their distance and number
+    int first_key, keys;        // the same for its keys
+    int first_row_block; // index of the tile's first row block of queries; row blocks count from the last query (Range)
+    int key_blocks;      // row blocks of keys that the tile meets
+    int seen_by_all; // how many of them all queries see; each row block of queries sees one more than the one before
 
     __device__ __forceinline__ int row_blocks() const { return quotient_up(queries, row_block_rows); }
 
-    // False where the branch does not serve the head.
+    // Finds tile `id` of a launch that only multiplies. Returns false if there is no such tile or the branch does not
+    // serve the head.
     __device__ __forceinline__ bool find(const BackwardWork &work, int id) {
-        const StoredDs &stored = work.kept;
+        const StoredDs &stored = work.stored_d_s;
         const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
         const int all_segments = stored.segments * stored.heads * stored.batches;
         const int group = groups - 1 - (work.by_length ? id / all_segments : id % groups);
         return find(work, work.by_length ? id % all_segments : id / groups, 0, group);
     }
-    // Of a cell's queries of a pass, so many groups of row blocks behind the first.
+    // Finds the tile with this group of row blocks among a cell's queries of a pass.
     __device__ __forceinline__ bool find(const BackwardWork &work, int cell, int pass, int group) {
-        const StoredDs &stored = work.kept;
+        const StoredDs &stored = work.stored_d_s;
         const GridBranch &branch = work.branches[0];
         segment = stored.first_segment + cell % stored.segments;
         cell /= stored.segments;
@@ -76,7 +78,7 @@ struct StoredTile {
         first_row_block = group * StoredDs::row_blocks_of_tile;
         key_blocks = quotient_up(keys, row_block_rows);
         seen_by_all = key_blocks;
-        if (stored.is_triangle) {
+        if (stored.is_triangular) {
             seen_by_all = min(key_blocks, stored.queries_before(pass));
             key_blocks =
                 min(key_blocks, seen_by_all + min(first_row_block + StoredDs::row_blocks_of_tile, row_blocks()));
@@ -85,11 +87,12 @@ struct StoredTile {
     }
 };
 
-// The tiles of this CTA, by turns from either end, so that all CTAs have as much to do.
+// The tiles of this CTA. CTAs take tiles in alternating order, forwards and backwards, so that all CTAs have the same
+// amount of work.
 struct StoredTiles {
     unsigned turn = 0;
 
-    // False if there is none left.
+    // Finds the next tile. Returns false if there is none left.
     __device__ __forceinline__ bool next(const BackwardWork &work, StoredTile &tile) {
         while (turn * gridDim.x < work.tiles) {
             const unsigned id = turn * gridDim.x + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of 16-bit elements by warps (mma.sync), and how they read rows from shared memory (shared_rows.cuh). On GPUs
-// with wgmma for what a warp computes alone.
+// Products of 16-bit elements by single warps (mma.sync), and how warps read rows from shared memory (shared_rows.cuh).
+// On GPUs with wgmma, they serve what a warp computes alone.
 #pragma once
 
 #include "cuda/fused/math/fragment.cuh"
@@ -14,7 +14,7 @@
 
 namespace annulus::mma {
 
-// d += A B, of 16 x 16 and 16 x 8: d as FragmentThread says, a and b as load_matrices() leaves them.
+// d += A B with A [16, 16] and B [16, 8]. d is laid out as FragmentThread says, a and b as load_matrices() leaves them.
 template <class Element>
 __device__ __forceinline__ void add_product(float *d, const std::uint32_t *a, const std::uint32_t *b);
 template <>
@@ -41,8 +41,9 @@ __device__ __forceinline__ void add_product<__half>(float *d, const std::uint32_
 #endif
 }
 
-// Four 8 x 8 matrices of 16-bit elements; `address` is that of row lane % 8 of matrix lane / 8. A lane gets columns
-// 2 (lane % 4) and the next one of row lane / 4 of each; transposed, rows and columns change places.
+// Loads four 8 x 8 matrices of 16-bit elements. `address` is that of row lane % 8 of matrix lane / 8. A lane gets
+// columns 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4 of each matrix. If transposed, rows and columns change
+// places.
 template <bool transposed> __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
     if constexpr (transposed)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -56,24 +57,24 @@ template <bool transposed> __device__ __forceinline__ void load_matrices(std::ui
                      : "memory");
 }
 
-// Part `part` (of 16 bytes) and the next ones of a lane's row: those that a warp reads are 16 columns, 32 bytes, apart.
-// `rows` as of swizzled_offset().
+// Addresses of the 16-byte parts that a lane reads of its row: the even parts, or the odd parts. They are 16 columns,
+// 32 bytes, apart. `rows` is that of swizzled_offset().
 struct LaneRow {
-    std::uint32_t first; // of the row's even or odd parts
+    std::uint32_t first; // the row's first even or odd part
     __device__ __forceinline__ LaneRow(std::uint32_t matrix, int row, int is_odd)
         : first(matrix + row * swizzled_row_bytes + ((is_odd ^ swizzle_of_row<2>(row)) << 4)) {}
-    // Of columns 16 i to 16 i + 15.
+    // Returns the address of the lane's part of columns 16 i to 16 i + 15.
     template <int rows> __device__ __forceinline__ std::uint32_t at(int i) const {
         return (first ^ (i % 4 << 5)) + i / 4 * rows * swizzled_row_bytes;
     }
 };
 
-// result = A B^T, in a fragment's order. A: the strips' rows of a row block at `a`, the first of them its row
-// `first_row`; B: `rows` rows at `b`. Both of `columns` columns. What a lane reads of B serves all strips.
+// result = A B^T, in the order of a fragment. A: the rows of all strips in a row block at `a`, from its row `first_row`
+// on. B: `rows` rows at `b`. Both have `columns` columns. What a lane reads of B serves all strips.
 template <class Element, int columns, int rows, int strips>
 requires(sizeof(Element) == 2) __device__ __forceinline__
     void multiply_rows(float (&result)[strips][rows / 2], std::uint32_t a, int first_row, std::uint32_t b) {
-    const int lane = FragmentThread<>().lane(); // asked for anew: addresses would be kept in registers
+    const int lane = FragmentThread<>().lane(); // read anew, so that addresses are not kept in registers
     const LaneRow left(a, first_row + lane % 16, lane / 16), right(b, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int s = 0; s < strips; ++s)
@@ -88,12 +89,12 @@ requires(sizeof(Element) == 2) __device__ __forceinline__
             load_matrices<false>(own[s], left.template at<row_block_rows>(i) + s * 16 * swizzled_row_bytes);
 #pragma unroll
         for (int j = 0; j < rows / 16; ++j) {
-            std::uint32_t of_range[4];
-            load_matrices<false>(of_range, right.template at<rows>(i) + j * 16 * swizzled_row_bytes);
+            std::uint32_t b_fragment[4];
+            load_matrices<false>(b_fragment, right.template at<rows>(i) + j * 16 * swizzled_row_bytes);
 #pragma unroll
             for (int s = 0; s < strips; ++s) {
-                add_product<Element>(result[s] + 8 * j, own[s], of_range);
-                add_product<Element>(result[s] + 8 * j + 4, own[s], of_range + 2);
+                add_product<Element>(result[s] + 8 * j, own[s], b_fragment);
+                add_product<Element>(result[s] + 8 * j + 4, own[s], b_fragment + 2);
             }
         }
     }

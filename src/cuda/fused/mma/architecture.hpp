@@ -15,11 +15,11 @@ class Mma {
     using ForwardParams = mma::ForwardParams;
     using BackwardParams = mma::BackwardParams;
 
-    // Of a device that refusal() is null for.
+    // `device` must be one for which refusal() is null.
     Mma(const CudaDevice &device, bool allow_tf32) : capacity_(*capacity_of(device)), allow_tf32_(allow_tf32) {}
     static const Engine &engine() { return mma_engine; }
 
-    // Why there are no kernels for a problem; null if there are.
+    // Returns why there are no kernels for a problem, or null if there are.
     static const char *refusal(const Problem &problem, annulus_pass pass, const CudaDevice &device) {
         const std::optional<SharedCapacity> capacity = capacity_of(device);
         if (device.compute_capability() < 75 || !capacity)
@@ -59,8 +59,8 @@ class Mma {
             params.v = tensor_rows(matrices.values.rows);
         }
         static void bind(const RangeMatrices &matrices, const Problem &, int, BackwardParams &params) {
-            params.range_scores = tensor_rows(matrices.scores.rows);
-            params.range_values = tensor_rows(matrices.values.rows);
+            params.range_q_or_k = tensor_rows(matrices.scores.rows);
+            params.range_v_or_d_o = tensor_rows(matrices.values.rows);
         }
     };
 

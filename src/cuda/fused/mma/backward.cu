@@ -20,7 +20,7 @@ template <class Element, Gradients what> Kernel<BackwardParams> make() {
 template <class Element> Kernel<BackwardParams> make(Gradients what) {
     if (what == Gradients::d_q)
         return make<Element, Gradients::d_q>();
-    if constexpr (stores_d_s(ANNULUS_HEAD_DIM, sizeof(Element), capacity)) {
+    if constexpr (has_storing_kernels(ANNULUS_HEAD_DIM, sizeof(Element), capacity)) {
         if (what == Gradients::d_k_and_d_v_storing_d_s)
             return make<Element, Gradients::d_k_and_d_v_storing_d_s>();
         if (what == Gradients::d_q_of_stored_d_s) {
@@ -36,7 +36,7 @@ template <class Element> Kernel<BackwardParams> make(Gradients what) {
         return make<Element, Gradients::d_k>();
 }
 
-// None where there is none of the element and head dimension.
+// Returns the kernel, or none if there is none for the element and head dimension.
 template <class Element> Kernel<BackwardParams> make_if_any([[maybe_unused]] Gradients what) {
     if constexpr (has_kernels(ANNULUS_HEAD_DIM, sizeof(Element)))
         if constexpr (backward_shape(ANNULUS_HEAD_DIM, sizeof(Element), true, capacity).warps > 0)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of rows into shared memory: of ranges by all threads of a CTA, of row blocks by each warp its own.
+// Copies of rows into shared memory. All threads of a CTA copy rows of ranges, and each warp copies its own rows of row
+// blocks.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -13,12 +14,12 @@
 
 namespace annulus::mma {
 
-// How a CTA's threads share out rows: each copies one part of 16 bytes of every few rows.
+// How a CTA's threads divide rows: each copies one part of 16 bytes of every few rows.
 template <class Traits> struct RowParts : RowLanes<Traits::head_dim, sizeof(typename Traits::Element)> {
-    static constexpr int rows = Traits::threads / RowParts::lanes; // at once
+    static constexpr int rows = Traits::threads / RowParts::lanes; // copied at once
 };
 
-// The part and the first row of a block that a thread copies.
+// The part that a thread copies, and its first row of a block.
 template <class Traits> struct OwnPart {
     int part, row;
     __device__ __forceinline__ OwnPart() {
@@ -28,31 +29,32 @@ template <class Traits> struct OwnPart {
     }
 };
 
-// Between the rows of a range, in rows of its matrices.
+// Returns the distance between the rows of a range, in rows of its matrices.
 template <int row_blocks>
 __device__ __forceinline__ std::int64_t step_of(const TileGrid &grid, const Range<row_blocks> &range) {
     return grid.strides[range.map / 2].value;
 }
-// Which row of a range is the first one of a block; of queries there may be none before it.
+// Returns which row of a range is the first row of a block. Rows below 0 do not exist; a range of queries may begin in
+// the middle of a block.
 template <class Traits, int row_blocks>
 __device__ __forceinline__ int first_row_of_block(const Range<row_blocks> &range, int block) {
-    return Traits::of_keys ? range.count - (block + 1) * Traits::range_block_rows : block * Traits::range_block_rows;
+    return Traits::rows_are_keys ? range.count - (block + 1) * Traits::range_block_rows
+                                 : block * Traits::range_block_rows;
 }
 
-// Where a matrix has the rows of a range: a thread's way through its blocks, from the last one that is met to the
-// first. Of each block a thread copies one part of every few rows. What can be found out again is not kept: registers
-// are few.
+// A thread's way through the rows of a range in a matrix. It goes from the last block that is met to the first. In each
+// block, the thread copies one part of every few rows. What can be computed again is not kept, since registers are few.
 template <class Traits> struct BlockSource {
-    const typename Traits::Element *row; // of the thread's first row of the block
+    const typename Traits::Element *row; // the thread's first row of the block
 
     BlockSource() = default;
-    // The block that is met first, in a batch entry and head of the matrix.
+    // Begins at the block that is met first, in a batch entry and head of the matrix.
     template <int row_blocks>
     __device__ __forceinline__ BlockSource(const TileGrid &grid, const TensorRows &matrix, int batch, int head,
                                            const Range<row_blocks> &range) {
         const OwnPart<Traits> own;
         const std::int64_t step = step_of(grid, range);
-        // Of a row that is not there this is no address: nothing is read.
+        // For a row that does not exist this is no address: nothing is read.
         row = static_cast<const typename Traits::Element *>(matrix.data) + batch * matrix.batch + head * matrix.head +
               (range.index * step + range.residue) * matrix.row +
               (first_row_of_block<Traits>(range, range.blocks - 1) + own.row) * step * matrix.row +
@@ -60,15 +62,15 @@ template <class Traits> struct BlockSource {
     }
 };
 
-// A block's rows of a matrix, to shared memory.
+// A copy of a block's rows from a matrix to shared memory.
 template <class Traits> struct BlockCopy {
     BlockSource<Traits> &source;
     const TensorRows &matrix;
     std::uint8_t *target;
 };
 
-// Copies block `block`, and each source goes to the next; rows that the range does not have, and columns behind
-// `head_dim`, become zeros.
+// Copies block `block`, and moves each source to the next block. Rows that the range does not have, and columns from
+// `head_dim` on, become zeros.
 template <class Traits, int row_blocks, int count>
 __device__ __forceinline__ void copy_block(const TileGrid &grid, const Range<row_blocks> &range, int block,
                                            int head_dim, const BlockCopy<Traits> (&copies)[count]) {
@@ -81,17 +83,17 @@ __device__ __forceinline__ void copy_block(const TileGrid &grid, const Range<row
     for (int i = 0; i < count; ++i) {
         row[i] = copies[i].source.row;
         distance[i] = step_of(grid, range) * copies[i].matrix.row;
-        copies[i].source.row += (Traits::of_keys ? range_block_rows : -range_block_rows) * distance[i];
+        copies[i].source.row += (Traits::rows_are_keys ? range_block_rows : -range_block_rows) * distance[i];
     }
     if (own.part >= Parts::parts)
         return;
     // Blocks count from the last query, and from the first key (tile.cuh).
     const int before = first_row_of_block<Traits>(range, block);
-    const int first = Traits::of_keys ? -before : 0,
+    const int first = Traits::rows_are_keys ? -before : 0,
               end = own.part * Parts::columns_of_part < head_dim ? range.count - before : 0;
 #pragma unroll
-    for (int of_block = 0; of_block < range_block_rows; of_block += at_once) {
-        const int own_row = own.row + of_block;
+    for (int row_offset = 0; row_offset < range_block_rows; row_offset += at_once) {
+        const int own_row = own.row + row_offset;
         if (range_block_rows % at_once != 0 && own_row >= range_block_rows)
             break;
         const bool present = own_row >= first && own_row < end;
@@ -105,8 +107,9 @@ __device__ __forceinline__ void copy_block(const TileGrid &grid, const Range<row
     }
 }
 
-// A warp's own rows of the tile's row blocks, which lie at `target`, by the warp: row_of(position) is the one of a
-// position in `rows`. Those behind a row block's last are zeros, of a row block without rows nothing is written.
+// Copies a warp's own rows of the tile's row blocks, which lie at `target`. The whole warp calls it. row_of(position)
+// returns the row in `rows`. Rows behind a row block's last row become zeros. For a row block without rows, nothing is
+// written.
 template <class Traits, class RowOf>
 __device__ __forceinline__ void copy_own_rows(std::uint32_t target, int head_dim, const TensorRows &rows, int head,
                                               const Tile<Traits::row_blocks> &tile, const RowOf &row_of) {
@@ -116,7 +119,7 @@ __device__ __forceinline__ void copy_own_rows(std::uint32_t target, int head_dim
     const int u = row_block_of_warp<Traits::strips>(), lane = thread_of_block() % warp_threads,
               first = first_row_of_warp<Traits::strips>() + lane / lanes;
     const RowBlock &row_block = tile.row_block[u];
-    __syncwarp(); // all lanes have read what was staged there
+    __syncwarp(); // all lanes have read what was staged at `target`
     if (row_block.rows == 0)
         return;
     for (int part = lane % lanes; part < Parts::parts; part += lanes) {
@@ -131,14 +134,14 @@ __device__ __forceinline__ void copy_own_rows(std::uint32_t target, int head_dim
     }
 }
 
-// The blocks of a tile's ranges, in the order in which they are visited.
+// Goes through the blocks of a tile's ranges in their order.
 template <int row_blocks> struct BlockCursor {
     int range = -1, block = 0;
-    bool is_first = false; // of its range
+    bool is_first = false; // whether the block is the first of its range
 
     __device__ __forceinline__ explicit BlockCursor(const Tile<row_blocks> &tile) { advance(tile); }
     __device__ __forceinline__ bool is_over(const Tile<row_blocks> &tile) const { return range >= tile.ranges; }
-    // Whether no block follows.
+    // Returns whether no block follows.
     __device__ __forceinline__ bool is_last(const Tile<row_blocks> &tile) const {
         return range + (block == 0) >= tile.ranges;
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// dQ = scale dS K from the dS that a kernel over row blocks of keys has stored (backward.cuh), for the only branch of a
-// plan.
+// dQ = scale dS K from stored dS, for the only branch of a plan. A kernel over row blocks of keys has stored it
+// (backward.cuh).
 //
-// Grid. As many CTAs as the GPU has multiprocessors; each takes every so many tiles. A tile is four row blocks of 64
-// queries, neighbours in a class, whose images of dS of the same keys lie next to one another.
+// Grid. One CTA for each multiprocessor of the GPU; each takes one of every gridDim.x tiles. A tile is four row blocks
+// of 64 queries, neighbours in a class. Their images of dS of the same keys lie next to one another.
 //
 // Roles. Every warp copies, and computes two strips of one row block. Stages of four images and 64 rows of K are copied
 // ahead, from tile to tile.
@@ -47,20 +47,22 @@ template <class Traits> class DqFromDsWarp {
     using Element = typename Traits::Element;
     static constexpr int columns = Traits::head_dim, strips = Traits::strips;
 
-    // The row blocks of keys of all tiles of the CTA, one after the other, and where a thread copies from.
+    // Goes through the row blocks of keys of all tiles of the CTA, one after the other, with the addresses that a
+    // thread copies from.
     struct Cursor {
         StoredTiles tiles;
         StoredTile tile;
         int keys = 0;
         bool is_over = false;
-        const std::uint8_t *images; // the tile's first
+        const std::uint8_t *images; // the thread's 16 bytes of the tile's first image
         const Element *row;
-        std::int64_t distance; // between rows
+        std::int64_t distance; // elements between rows
 
         __device__ __forceinline__ Cursor() { tile.key_blocks = 0; }
         __device__ __forceinline__ void next(const BackwardParams &params) {
             if (++keys < tile.key_blocks) {
-                images += (params.kept.queries - (params.kept.is_triangle ? keys : 0)) * StoredDs::image_bytes;
+                images +=
+                    (params.stored_d_s.queries - (params.stored_d_s.is_triangular ? keys : 0)) * StoredDs::image_bytes;
                 row += row_block_rows * distance;
                 return;
             }
@@ -70,10 +72,10 @@ template <class Traits> class DqFromDsWarp {
             while (!is_over && tile.key_blocks == 0);
             if (is_over)
                 return;
-            images = params.kept.image(tile.batch, tile.head, tile.segment, 0, 0) +
+            images = params.stored_d_s.image(tile.batch, tile.head, tile.segment, 0, 0) +
                      tile.first_row_block * StoredDs::image_bytes + thread_of_block() * 16;
             const OwnPart<Traits> own;
-            const TensorRows &matrix = params.range_scores;
+            const TensorRows &matrix = params.range_q_or_k;
             distance = std::int64_t{tile.stride} * matrix.row;
             row = matrix.first_row<const Element>(tile.batch, tile.head / params.heads_of_kv_head) +
                   (tile.first_key - params.first_range_row) * matrix.row + own.row * distance + own.part * 8;
@@ -84,10 +86,10 @@ template <class Traits> class DqFromDsWarp {
         const int u = row_block_of_warp<strips>(), row_block = tile.first_row_block + u;
         float x[strips][columns / 2] = {};
         for (int keys = 0; keys < tile.key_blocks; ++keys) {
-            await_copies<Traits::stages - 2>();
-            __syncthreads(); // the stage is there, and nobody reads the one before any more
+            wait_for_copies<Traits::stages - 2>();
+            __syncthreads(); // the stage has come, and the one before is free
             copy_next();
-            if (row_block < tile.row_blocks() && !(params_.kept.is_triangle && keys > row_block))
+            if (row_block < tile.row_blocks() && !(params_.stored_d_s.is_triangular && keys > row_block))
                 multiply(x, stage_, u);
             stage_ = following(stage_);
         }
@@ -95,7 +97,7 @@ template <class Traits> class DqFromDsWarp {
             write(tile, u, x);
     }
 
-    // x += dS K of row block u. dS lies as 8 x 8 matrices, rows of keys, of which those of the same eight keys are
+    // x += dS K for row block u. dS lies as 8 x 8 matrices, whose rows are keys; matrices of the same eight keys are
     // neighbours.
     __device__ __forceinline__ void multiply(float (&x)[strips][columns / 2], int stage, int u) const {
         const int lane = thread_of_block() % warp_threads;
@@ -113,18 +115,18 @@ template <class Traits> class DqFromDsWarp {
                 for (int j = 0; j < 4; ++j)
                     a[s].pairs[4 * i + j] = four[j];
             }
-        add_product_of<Element, columns, row_block_rows>(x, a, shared_address(shared_.stages[stage].keys));
+        add_block_product<Element, columns, row_block_rows>(x, a, shared_address(shared_.stages[stage].keys));
     }
 
     __device__ __forceinline__ void write(const StoredTile &tile, int u, float (&x)[strips][columns / 2]) {
         const RowBlock row_block{tile.first + (tile.first_row_block + u) * row_block_rows * tile.stride, tile.stride,
                                  row_block_rows, 1, 0};
-        __syncwarp(); // the row block before is out
+        __syncwarp(); // the row block before has been copied out of `staging`
         for_each_strip<strips>([&](auto at, auto strip) {
             BackwardEpilogue<Element, columns, false, RowOrder::either, decltype(at)>(params_, params_.destination,
                                                                                       tile.batch, tile.head, row_block)
-                .write(x[strip], params_.scale, shared_address(shared_.staging[u]), params_.d_scores,
-                       params_.partial_d_scores);
+                .write(x[strip], params_.scale, shared_address(shared_.staging[u]), params_.d_q_or_k,
+                       params_.partial_d_q_or_k);
         });
     }
 
@@ -140,13 +142,14 @@ template <class Traits> class DqFromDsWarp {
             ahead_stage_ = following(ahead_stage_);
             ahead_.next(params_);
         }
-        end_copies();
+        commit_copies();
     }
 
     __device__ __forceinline__ void copy(const Cursor &from, typename DqFromDsShared<Traits>::Stage &stage) const {
         const StoredTile &tile = from.tile;
         const OwnPart<Traits> own;
-        const int first = params_.kept.is_triangle ? from.keys - tile.first_row_block : 0; // what is before is hidden
+        const int first =
+            params_.stored_d_s.is_triangular ? from.keys - tile.first_row_block : 0; // images before it are hidden
         const int end = tile.row_blocks() - tile.first_row_block;
 #pragma unroll
         for (int u = 0; u < Traits::row_blocks; ++u)

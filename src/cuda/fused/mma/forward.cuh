@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused forward kernel on mma.sync, for compute capability 7.5 and newer: what sm90/forward.cuh computes, with the
-// same tiles, masks and epilogue.
+// The fused forward kernel on mma.sync, for compute capability 7.5 and newer. It computes what sm90/forward.cuh
+// computes, with the same tiles, masks and epilogue.
 //
-// Grid. As many CTAs as the GPU's multiprocessors hold; each takes tiles until there are none left (next_tile.cuh).
+// Grid. CTAs fill the GPU's multiprocessors. Each takes tiles until none are left (next_tile.cuh).
 //
-// Roles. Every warp copies, and computes strips of one row block, whose rows of Q it copies itself. Where shared memory
-// has two stages, K and V of a block are copied beside the block before; else K beside the softmax and P V of the block
-// before, V beside Q K^T. Blocks follow one another from tile to tile: a tile's first one is copied beside the last of
-// the tile before, which has been found by then.
+// Roles. Every warp copies, and computes strips of one row block, whose rows of Q it copies itself. If shared memory
+// has two stages, K and V of a KV block are copied beside the block before. With one stage, K is copied beside the
+// softmax and P V of the block before, and V beside Q K^T. KV blocks follow one another from tile to tile: a tile's
+// first block is copied beside the last block of the tile before. The tile has been found by then.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -26,7 +26,7 @@
 namespace annulus::mma {
 
 template <class Traits> struct ForwardShared {
-    static constexpr bool of_keys = Traits::of_keys;
+    static constexpr bool rows_are_keys = Traits::rows_are_keys;
     static constexpr int range_block_rows = Traits::range_block_rows;
     std::uint8_t queries[Traits::row_blocks * Traits::row_block_bytes];
     struct Block {
@@ -39,10 +39,10 @@ template <class Traits> struct ForwardShared {
 template <class Traits> class ForwardWarp {
   public:
     __device__ __forceinline__ ForwardWarp(const ForwardParams &params, ForwardShared<Traits> &shared)
-        : params_(params), shared_(shared), feed_(params, shared) {}
+        : params_(params), shared_(shared), scheduler_(params, shared) {}
 
     __device__ __forceinline__ void run() {
-        feed_.for_each([this](const OwnTile &tile, OwnTile &next) { attend(tile, next); });
+        scheduler_.for_each([this](const OwnTile &tile, OwnTile &next) { attend(tile, next); });
     }
 
   private:
@@ -52,7 +52,7 @@ template <class Traits> class ForwardWarp {
     using OwnTile = Tile<Traits::row_blocks>;
     using Cursor = BlockCursor<Traits::row_blocks>;
 
-    // What a thread holds during a tile.
+    // What a thread holds in registers during a tile.
     struct Registers {
         float o[strips][columns / 2], s[strips][range_block_rows / 2];
         RunningSoftmax softmax[strips];
@@ -60,23 +60,24 @@ template <class Traits> class ForwardWarp {
 
     __device__ __forceinline__ static int own_row_block() { return row_block_of_warp<strips>(); }
 
-    // Attends to the tile, whose first block is copied already, and copies the first block of the next one.
+    // Attends to the tile, whose first block is copied already, and copies the first block of the next tile.
     __device__ __forceinline__ void attend(const OwnTile &tile, OwnTile &next) {
         copy_own_rows<Traits>(
             shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
             [&](int number) { return static_cast<std::int64_t>(params_.position_of(number) - params_.q.start); });
-        end_copies();
+        commit_copies();
         Registers x =
             make_registers(tile.row_block[own_row_block()].padding_keys, std::make_integer_sequence<int, strips>());
         Cursor at(tile);
-        // Not earlier than before the last block: the longest tiles are for the CTAs that are free first.
+        // The next tile is taken before the last block, not earlier: the longest tiles are for the CTAs that are free
+        // first.
         if (at.is_last(tile))
-            feed_.take_next();
+            scheduler_.take_next();
         do {
             if (at.is_last(tile))
-                feed_.find_next(next);
-            await_copies<0>();
-            __syncthreads(); // K is there, or the block, and nobody reads V any more, or the block before
+                scheduler_.find_next(next);
+            wait_for_copies<0>();
+            __syncthreads(); // one stage: K has come, V is free; two: the block has come, the one before is free
             const bool is_empty = at.is_over(tile);
             const auto &[k, v] = shared_.blocks[stage_];
             const Range<Traits::row_blocks> &range = tile.range[at.range];
@@ -91,28 +92,29 @@ template <class Traits> class ForwardWarp {
                 multiply_rows<Element, columns, range_block_rows>(x.s, own_queries(), first_row_of_warp<strips>(),
                                                                   shared_address(k));
             if constexpr (stages == 1) {
-                await_copies<0>();
-                __syncthreads(); // V is there, and nobody reads K any more
+                wait_for_copies<0>();
+                __syncthreads(); // V has come, and K is free
                 copy_next(tile, next, at);
             }
             if (!meets)
                 continue;
             if (block >= own.full_blocks)
-                take_block<true>(x, tile, range, own, block, shared_address(v));
+                process_block<true>(x, tile, range, own, block, shared_address(v));
             else
-                take_block<false>(x, tile, range, own, block, shared_address(v));
+                process_block<false>(x, tile, range, own, block, shared_address(v));
         } while (!at.is_over(tile));
         write(tile, x);
     }
 
     // ---- Copies.
 
-    // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
+    // Copies the block behind `at`, or the next tile's first block, to the next stage. `at` goes there.
     __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
-        feed_.copy_next(tile, next, at, [this](const OwnTile &of, const Cursor &to) { copy(of, to); });
+        scheduler_.copy_next(tile, next, at,
+                             [this](const OwnTile &source_tile, const Cursor &to) { copy(source_tile, to); });
     }
 
-    // A block's K; with two stages V, too.
+    // Copies K of a block and, with two stages, V.
     __device__ __forceinline__ void copy(const OwnTile &tile, const Cursor &at) {
         stage_ = stages == 1 ? 0 : stage_ ^ 1;
         const auto &range = tile.range[at.range];
@@ -127,11 +129,11 @@ template <class Traits> class ForwardWarp {
         else
             copy_block<Traits>(params_, range, at.block, params_.head_dim,
                                {{keys_, params_.k, k}, {values_, params_.v, v}});
-        end_copies();
+        commit_copies();
     }
     __device__ __forceinline__ void copy_values(const Range<Traits::row_blocks> &range, int block) {
         copy_block<Traits>(params_, range, block, params_.head_dim, {{values_, params_.v, shared_.blocks[stage_].v}});
-        end_copies();
+        commit_copies();
     }
 
     // ---- Products.
@@ -143,11 +145,11 @@ template <class Traits> class ForwardWarp {
         return x;
     }
 
-    // The softmax of S, and O += P V.
+    // Computes the softmax of S, and O += P V.
     template <bool hides>
-    __device__ __forceinline__ void take_block(Registers &x, const OwnTile &tile,
-                                               const Range<Traits::row_blocks> &range, const RangePart &own, int block,
-                                               std::uint32_t v) const {
+    __device__ __forceinline__ void process_block(Registers &x, const OwnTile &tile,
+                                                  const Range<Traits::row_blocks> &range, const RangePart &own,
+                                                  int block, std::uint32_t v) const {
         Operand<Element, range_block_rows / 2> p[strips];
         float weight[2];
         load_weights(own, FragmentThread<>().column(), weight, [](float count) { return log2_fast(count); });
@@ -159,7 +161,7 @@ template <class Traits> class ForwardWarp {
                 const RowBlock &row_block = tile.row_block[own_row_block()];
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
-                    mask.seen[r] =
+                    mask.visible_count[r] =
                         (params_.causal ? range.template visible<false>(row_block.position(at.row(r))) : range.count) -
                         block * range_block_rows;
                 hide<range_block_rows>(s, mask);
@@ -168,7 +170,7 @@ template <class Traits> class ForwardWarp {
                                                                      weight);
             set_operand(p[strip], s);
         });
-        bool moves = false; // one question for all strips, so that their exponentials can be computed side by side
+        bool moves = false; // asked once for all strips, so that their exponentials can be computed side by side
 #pragma unroll
         for (const RunningSoftmax &softmax : x.softmax)
             moves |= softmax.scale[0] != 1.f || softmax.scale[1] != 1.f;
@@ -176,14 +178,14 @@ template <class Traits> class ForwardWarp {
 #pragma unroll
             for (int s = 0; s < strips; ++s)
                 x.softmax[s].rescale(x.o[s]);
-        add_product_of<Element, columns, range_block_rows>(x.o, p, v);
+        add_block_product<Element, columns, range_block_rows>(x.o, p, v);
     }
 
     __device__ __forceinline__ std::uint32_t own_queries() const {
         return shared_address(shared_.queries) + own_row_block() * Traits::row_block_bytes;
     }
 
-    // A warp's rows of O are staged in the place of its rows of Q, which no other warp reads.
+    // Writes a warp's rows of O. They are staged in the place of its rows of Q, which no other warp reads.
     __device__ __forceinline__ void write(const OwnTile &tile, Registers &x) const {
         const int u = own_row_block();
         if (tile.row_block[u].rows == 0 || (params_.skips_empty && !tile.meets_any(u)))
@@ -199,15 +201,15 @@ template <class Traits> class ForwardWarp {
     const ForwardParams &params_;
     ForwardShared<Traits> &shared_;
     BlockSource<Traits> keys_, values_;
-    TileFeed<ForwardShared<Traits>> feed_;
-    int stage_ = 0; // the one that was copied to last
+    TileScheduler<ForwardShared<Traits>> scheduler_;
+    int stage_ = 0; // the stage that was copied to last
 };
 
 template <class Traits>
 __global__ void __launch_bounds__(Traits::threads, Traits::ctas)
     forward_kernel(const __grid_constant__ ForwardParams params) {
     extern __shared__ __align__(128) std::uint8_t memory[];
-    static_assert(sizeof(ForwardShared<Traits>) <= Traits::most_bytes);
+    static_assert(sizeof(ForwardShared<Traits>) <= Traits::max_shared_bytes);
     ForwardWarp<Traits>(params, *reinterpret_cast<ForwardShared<Traits> *>(memory)).run();
 }
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels on mma.sync are made of besides products of 16-bit elements (math/warp_products.cuh): those of TF32,
-// and copies to shared memory.
+// Instructions of the kernels on mma.sync, beside products of 16-bit elements (math/warp_products.cuh): products of
+// TF32, and copies to shared memory.
 #pragma once
 
 #include <cstdint>
 
 namespace annulus::mma {
 
-// d += A B, of 16 x 8 and 8 x 8 numbers of TF32, of which the lowest 13 bits are not looked at: a[2 c + r] in row
-// lane / 4 + 8 r and column lane % 4 + 4 c, b[c] in row lane % 4 + 4 c and column lane / 4. From compute capability 8.0
-// on.
+// d += A B with A [16, 8] and B [8, 8] of TF32, whose lowest 13 bits are ignored. a[2 c + r] is in row lane / 4 + 8 r
+// and column lane % 4 + 4 c. b[c] is in row lane % 4 + 4 c and column lane / 4. It needs compute capability 8.0.
 __device__ __forceinline__ void add_tf32_product(float *d, const std::uint32_t *a, const std::uint32_t *b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -17,9 +16,9 @@ __device__ __forceinline__ void add_tf32_product(float *d, const std::uint32_t *
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Copies so many bytes to shared memory, or zeros where nothing is `present`; `source` is an address in any case.
-// Before compute capability 8.0 at once, through registers; else it is done after end_copies() when await_copies()
-// returns.
+// Copies `bytes` bytes to shared memory, or writes zeros if nothing is `present`; `source` is an address in any case.
+// Before compute capability 8.0, it copies at once, through registers. Else the copy belongs to the group that
+// commit_copies() ends, and is done when wait_for_copies() returns.
 template <int bytes>
 __device__ __forceinline__ void copy_to_shared(std::uint32_t target, const void *source, bool present) {
 #if __CUDA_ARCH__ >= 800
@@ -43,14 +42,14 @@ __device__ __forceinline__ void copy_to_shared(std::uint32_t target, const void 
     }
 #endif
 }
-// The thread's copies until now are a group.
-__device__ __forceinline__ void end_copies() {
+// Ends a group: the thread's copies until now.
+__device__ __forceinline__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Waits for the thread's groups but for the last `pending`.
-template <int pending> __device__ __forceinline__ void await_copies() {
+// Waits for the thread's groups, but for the last `pending` ones.
+template <int pending> __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 #endif

@@ -8,22 +8,23 @@ namespace annulus::mma {
 
 namespace {
 
-// Rooms that kernels were compiled for, ascending.
+// The capacities that kernels were compiled for, ascending.
 constexpr SharedCapacity capacities[] = {ANNULUS_SHARED_CAPACITIES};
 
-// use(capacity, head dimension) as constants, of the smallest of the kernels' head dimensions that is large enough.
+// Calls use(capacity, head dimension) with constants. The head dimension is the smallest of the kernels' that is large
+// enough.
 template <class Use> void with_kernel(SharedCapacity capacity, annulus_dtype dtype, int head_dim, const Use &use) {
     const int element_bytes = dtype_bytes(dtype);
     with_first<capacities>(
         [&](SharedCapacity candidate) { return candidate == capacity; },
-        [&](auto of_capacity) {
+        [&](auto shared_capacity) {
             with_first<head_dims>(
                 [&](int candidate) { return head_dim <= candidate && has_kernels(candidate, element_bytes); },
-                [&](auto dim) { use(of_capacity, dim); });
+                [&](auto dim) { use(shared_capacity, dim); });
         });
 }
 
-// Whether kernels of a head dimension were compiled.
+// Returns whether the kernels of a head dimension were compiled.
 constexpr bool is_compiled(int head_dim) {
     return is_among<ANNULUS_MMA_HEAD_DIMS>(head_dim);
 }
@@ -37,7 +38,7 @@ KernelShape kernel_shape(const Shape &shape) {
 std::optional<SharedCapacity> capacity_of(const CudaDevice &device) {
     std::optional<SharedCapacity> largest;
     for (const SharedCapacity capacity : capacities)
-        if (bytes_of(capacity) <= device.most_shared_bytes())
+        if (capacity_bytes(capacity) <= device.most_shared_bytes())
             largest = capacity;
     return largest;
 }
@@ -50,30 +51,30 @@ bool are_compiled(SharedCapacity capacity, annulus_dtype dtype, int head_dim) {
 
 KernelShape forward_kernel_shape(SharedCapacity capacity, annulus_dtype dtype, int head_dim) {
     KernelShape shape{};
-    with_kernel(capacity, dtype, head_dim, [&](auto of_capacity, auto dim) {
-        shape = kernel_shape(forward_shape(dim.value, dtype_bytes(dtype), of_capacity.value));
+    with_kernel(capacity, dtype, head_dim, [&](auto shared_capacity, auto dim) {
+        shape = kernel_shape(forward_shape(dim.value, dtype_bytes(dtype), shared_capacity.value));
     });
     return shape;
 }
 
 BackwardShapes backward_kernel_shapes(SharedCapacity capacity, annulus_dtype dtype, int head_dim) {
     BackwardShapes shapes{};
-    with_kernel(capacity, dtype, head_dim, [&](auto of_capacity, auto dim) {
-        const auto shape_of = [&](bool of_keys) {
-            return kernel_shape(backward_shape(dim.value, dtype_bytes(dtype), of_keys, of_capacity.value));
+    with_kernel(capacity, dtype, head_dim, [&](auto shared_capacity, auto dim) {
+        const auto shape_of = [&](bool rows_are_keys) {
+            return kernel_shape(backward_shape(dim.value, dtype_bytes(dtype), rows_are_keys, shared_capacity.value));
         };
         shapes = {shape_of(false), shape_of(true),
-                  stores_d_s(head_dim, dtype_bytes(dtype), of_capacity.value) ? StoringKernels::two
-                                                                              : StoringKernels::none};
+                  has_storing_kernels(head_dim, dtype_bytes(dtype), shared_capacity.value) ? StoringKernels::two
+                                                                                           : StoringKernels::none};
     });
     return shapes;
 }
 
 Kernel<ForwardParams> find_forward_kernel(SharedCapacity capacity, annulus_dtype dtype, bool allow_tf32, int head_dim) {
     Kernel<ForwardParams> kernel;
-    with_kernel(capacity, dtype, head_dim, [&](auto of_capacity, auto dim) {
+    with_kernel(capacity, dtype, head_dim, [&](auto shared_capacity, auto dim) {
         if constexpr (is_compiled(dim.value))
-            kernel = forward_kernel_of<of_capacity.value, dim.value>(dtype, allow_tf32);
+            kernel = forward_kernel_of<shared_capacity.value, dim.value>(dtype, allow_tf32);
     });
     return kernel;
 }
@@ -81,9 +82,9 @@ Kernel<ForwardParams> find_forward_kernel(SharedCapacity capacity, annulus_dtype
 Kernel<BackwardParams> find_backward_kernel(SharedCapacity capacity, annulus_dtype dtype, bool allow_tf32, int head_dim,
                                             Gradients what) {
     Kernel<BackwardParams> kernel;
-    with_kernel(capacity, dtype, head_dim, [&](auto of_capacity, auto dim) {
+    with_kernel(capacity, dtype, head_dim, [&](auto shared_capacity, auto dim) {
         if constexpr (is_compiled(dim.value))
-            kernel = backward_kernel_of<of_capacity.value, dim.value>(dtype, allow_tf32, what);
+            kernel = backward_kernel_of<shared_capacity.value, dim.value>(dtype, allow_tf32, what);
     });
     return kernel;
 }

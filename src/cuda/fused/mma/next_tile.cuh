@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tiles a CTA takes.
+// The tile scheduler: which tiles a CTA takes.
 #pragma once
 
 #include "cuda/fused/schedule/find_tile.cuh"
 
 namespace annulus::mma {
 
-// The tile at hand, the next one, and the one before, which slower warps may still be writing.
+// The current tile, the next one, and the one before, which slower warps may still be writing.
 constexpr int tile_slots = 3;
 
-// The number of a tile, from a counter; by one thread.
+// Takes the number of a tile from a counter. One thread calls it.
 __device__ __forceinline__ unsigned take_number(const TileGrid &grid) {
     return gridDim.x + atomicAdd(grid.next_tile, 1);
 }
 
-// By one warp: the next tile of the CTA, its ranges -1 if there is none left. Lane 0 has a tile's number, which may be
-// that of none. Not inlined: the registers of those that compute would be spilled for its own.
+// Finds the next tile of the CTA, with -1 ranges if none is left. A whole warp calls it. Lane 0 has the tile's number,
+// which may be beyond the last tile. It is not inlined: warps that compute would have to spill registers for it.
 template <class Shared, class OwnTile>
 __device__ __noinline__ void find_next_tile(const TileGrid &grid, Shared &shared, OwnTile &tile, unsigned number) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     unsigned id = __shfl_sync(~0u, number, 0);
-    while (id < grid.tiles && !find_tile_of_branches<Shared::of_keys, Shared::range_block_rows, Sequences::either>(
-                                  grid, shared.search, id, tile)) {
+    while (id < grid.tiles &&
+           !find_tile_of_branches<Shared::rows_are_keys, Shared::range_block_rows, Sequences::either>(
+               grid, shared.search, id, tile)) {
         if (lane == 0)
             id = take_number(grid);
         id = __shfl_sync(~0u, id, 0);
@@ -30,10 +31,10 @@ __device__ __noinline__ void find_next_tile(const TileGrid &grid, Shared &shared
         tile.ranges = -1;
 }
 
-// The tiles of a CTA: the first one by the CTA's index, the others from the counter.
-template <class Shared> class TileFeed {
+// The tiles of a CTA: the first one by the CTA's index, each further one from the counter.
+template <class Shared> class TileScheduler {
   public:
-    __device__ __forceinline__ TileFeed(const TileGrid &grid, Shared &shared) : grid_(grid), shared_(shared) {
+    __device__ __forceinline__ TileScheduler(const TileGrid &grid, Shared &shared) : grid_(grid), shared_(shared) {
         if (threadIdx.x < warp_threads)
             shared_.search.start(static_cast<int>(threadIdx.x));
         if (threadIdx.x == 0)
@@ -41,7 +42,7 @@ template <class Shared> class TileFeed {
         __syncthreads();
     }
 
-    // use(tile, next) for each, after one that has nothing.
+    // Calls use(tile, next) for each tile, and before them for an empty tile.
     template <class Use> __device__ __forceinline__ void for_each(const Use &use) {
         while (shared_.tiles[slot_].ranges >= 0) {
             const int next = slot_ == tile_slots - 1 ? 0 : slot_ + 1;
@@ -50,27 +51,28 @@ template <class Shared> class TileFeed {
         }
     }
 
-    // Takes the next tile's number, which is there some time later.
+    // Takes the next tile's number, which arrives some time later.
     __device__ __forceinline__ void take_next() {
         if (threadIdx.x == 0 && number_ != none)
             number_ = take_number(grid_);
     }
-    // Finds it; there must be a barrier behind it before the tile is looked at.
+    // Finds the next tile. A barrier must come before anyone reads the tile.
     template <class OwnTile> __device__ __forceinline__ void find_next(OwnTile &next) {
         if (threadIdx.x < warp_threads)
             find_next_tile(grid_, shared_, next, number_ == none ? blockIdx.x : number_);
         number_ = 0;
     }
-    // To the block of the tile behind `at`: copy(tile, at) of that or, behind the last one, of the next tile's first.
+    // Moves `at` to the next block of the tile, and calls copy(tile, at). Behind the last block, it calls copy() for
+    // the next tile's first block.
     template <class OwnTile, class Cursor, class Copy>
     __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at, const Copy &copy) {
         at.advance(tile);
         if (at.is_last(tile) && !at.is_over(tile))
             take_next();
         const bool goes_on = !at.is_over(tile);
-        const OwnTile &of = goes_on ? tile : next;
-        if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(of))
-            copy(of, to);
+        const OwnTile &source_tile = goes_on ? tile : next;
+        if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(source_tile))
+            copy(source_tile, to);
     }
 
   private:
@@ -78,7 +80,7 @@ template <class Shared> class TileFeed {
     const TileGrid &grid_;
     Shared &shared_;
     int slot_ = 0;
-    unsigned number_ = none; // thread 0's
+    unsigned number_ = none; // in thread 0
 };
 
 } // namespace annulus::mma

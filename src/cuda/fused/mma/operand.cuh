@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread's elements of one product as an operand of the next: pairs of 16 bits, or 32-bit ones as they are.
+// A thread's elements of one product as an operand of the next product: pairs of 16-bit elements, or 32-bit elements as
+// they are.
 #pragma once
 
 #include "cuda/fused/math/fragment.cuh"
@@ -8,17 +9,17 @@
 
 namespace annulus::mma {
 
-// Float32 of which products may be computed in TF32.
+// A float32 number whose products may be computed in TF32.
 struct Tf32 {
     float value;
 };
 
-// Element i is the one of FragmentThread's d[i].
+// Element i is d[i] of FragmentThread.
 template <class Element, int count, int element_bytes = sizeof(Element)> struct Operand;
 template <class Element, int count> struct Operand<Element, count, 2> {
     std::uint32_t pairs[count / 2];
 
-    // Of elements i and i + 1, i even.
+    // Sets elements i and i + 1, for even i.
     __device__ __forceinline__ void set_two(int i, const float2 &two) {
         pairs[i / 2] = pack_two<Element>(two.x, two.y);
     }

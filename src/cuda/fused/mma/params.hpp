@@ -7,12 +7,12 @@
 
 namespace annulus::mma {
 
-// Of matrices of ranges row 0 is the one of first_range_row.
+// Row 0 of a range's matrices is that of first_range_row.
 struct ForwardParams : ForwardWork {
     TensorRows k, v;
 };
 struct BackwardParams : BackwardWork {
-    TensorRows range_scores, range_values;
+    TensorRows range_q_or_k, range_v_or_d_o;
 };
 
 } // namespace annulus::mma

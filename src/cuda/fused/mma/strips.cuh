@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The strips of a warp: 16 rows each of one row block.
+// The strips of a warp: 16 rows each, all of one row block.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -11,7 +11,7 @@
 
 namespace annulus::mma {
 
-// use(FragmentThread of the strip, its number) for each.
+// Calls use(FragmentThread of the strip, index of the strip) for each strip.
 template <int strips, class Use> __device__ __forceinline__ void for_each_strip(const Use &use) {
     [&]<int... numbers>(std::integer_sequence<int, numbers...>) {
         (use(FragmentThread<strips, numbers>(), std::integral_constant<int, numbers>()), ...);
@@ -19,7 +19,7 @@ template <int strips, class Use> __device__ __forceinline__ void for_each_strip(
     (std::make_integer_sequence<int, strips>());
 }
 
-// Which row block the warp computes strips of, and which of its rows is the first.
+// Return which row block the warp computes strips of, and the warp's first row in it.
 template <int strips> __device__ __forceinline__ int row_block_of_warp() {
     return thread_of_block() / warp_threads / (4 / strips);
 }

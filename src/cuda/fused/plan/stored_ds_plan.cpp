@@ -73,13 +73,13 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
     // tiles of keys come first, which are the longest.
     const bool are_few =
         passes == 1 && cells <= room &&
-        cells * tiles <= (stored.is_triangle ? tuning::few_causal_tiles_of_cta : tuning::few_tiles_of_cta) * ctas;
+        cells * tiles <= (stored.is_triangular ? tuning::few_causal_tiles_of_cta : tuning::few_tiles_of_cta) * ctas;
     const std::int64_t group = are_few      ? cells
                                : passes > 1 ? 1
                                             : std::min(divide_up(tuning::min_group_tiles, tiles), cells);
     const std::int64_t groups = divide_up(cells, group), max_groups = std::min(groups, room / group);
     const std::int64_t apart = divide_up(
-        (stored.is_triangle ? tuning::causal_tiles_apart_of_two_ctas : tuning::tiles_apart_of_two_ctas) * ctas,
+        (stored.is_triangular ? tuning::causal_tiles_apart_of_two_ctas : tuning::tiles_apart_of_two_ctas) * ctas,
         2 * group * tiles);
     if (max_groups < std::min(groups, passes > 1 ? tuning::min_groups_of_passes : tuning::min_groups) ||
         (passes > 1 && cells_of_pass < 2) ||
@@ -157,7 +157,7 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart par
     };
     parts.layout.queries = row_blocks(problem.queries);
     parts.layout.keys = row_blocks(problem.keys);
-    parts.layout.is_triangle = tiles.causal && problem.queries == problem.keys;
+    parts.layout.is_triangular = tiles.causal && problem.queries == problem.keys;
     if (shapes.storing == StoringKernels::one)
         return plan_passes(problem, part, parts, sums_keys, shapes.keys.row_blocks, multiprocessors, bytes);
     auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
@@ -179,7 +179,8 @@ bool zeros_outweigh_ds(const Problem &problem, const TileGrid &tiles, const Stor
     const StoredDs &stored = parts.layout;
     const std::int64_t key_blocks = stored.keys;
     const std::int64_t cell_images =
-        key_blocks * (stored.is_triangle ? key_blocks + 1 : std::int64_t{2} * stored.turns.passes * stored.queries) / 2;
+        key_blocks * (stored.is_triangular ? key_blocks + 1 : std::int64_t{2} * stored.turns.passes * stored.queries) /
+        2;
     const std::int64_t images = problem.batch * problem.heads * parts.all_segments * cell_images;
     const std::int64_t rows = problem.heads * problem.queries.length + 2 * problem.kv_heads * problem.key_rows();
     const std::int64_t bytes = problem.batch * rows * problem.head_dim * dtype_bytes(problem.dtype);

@@ -36,7 +36,8 @@ struct Sm90 {
         return annulus::find_backward_kernel(dtype, head_dim, what, along_curve);
     }
 
-    // Why the rows of ranges cannot be read from these tensors: tensor maps copy rows less than 2^40 bytes apart.
+    // Returns why the rows of ranges cannot be read from `tensors`, or null if they can. Tensor maps copy rows less
+    // than 2^40 bytes apart.
     static const char *range_refusal(std::initializer_list<const annulus_tensor *> tensors) {
         for (const annulus_tensor *tensor : tensors)
             for (int i = 0; i < 3 && tensor->shape[1] > 0; ++i)
@@ -49,20 +50,20 @@ struct Sm90 {
     class Ranges {
       public:
         void bind(const RangeMatrices &matrices, const Problem &problem, int block_rows, ForwardParams &params) {
-            scores_.bind(matrices.scores, params, problem, block_rows, params.k);
-            values_.bind(matrices.values, params, problem, block_rows, params.v);
+            q_or_k_.bind(matrices.scores, params, problem, block_rows, params.k);
+            v_or_d_o_.bind(matrices.values, params, problem, block_rows, params.v);
             params.k_rows = tensor_rows(matrices.scores.rows);
             params.v_rows = tensor_rows(matrices.values.rows);
         }
         void bind(const RangeMatrices &matrices, const Problem &problem, int block_rows, BackwardParams &params) {
-            scores_.bind(matrices.scores, params, problem, block_rows, params.range_scores);
-            values_.bind(matrices.values, params, problem, block_rows, params.range_values);
-            params.range_score_rows = tensor_rows(matrices.scores.rows);
-            params.range_value_rows = tensor_rows(matrices.values.rows);
+            q_or_k_.bind(matrices.scores, params, problem, block_rows, params.range_q_or_k);
+            v_or_d_o_.bind(matrices.values, params, problem, block_rows, params.range_v_or_d_o);
+            params.range_q_or_k_rows = tensor_rows(matrices.scores.rows);
+            params.range_v_or_d_o_rows = tensor_rows(matrices.values.rows);
         }
 
       private:
-        RangeMaps scores_, values_;
+        RangeMaps q_or_k_, v_or_d_o_;
     };
 };
 

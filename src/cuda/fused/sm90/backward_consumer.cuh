@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warpgroups of the fused backward kernels that compute, a row block of 64 rows each.
+// The consumer warpgroups of the fused backward kernels. Each computes a row block of 64 rows.
 #pragma once
 
 #include "cuda/device/early_launch.cuh"
@@ -33,7 +33,7 @@ template <class Traits> class BackwardConsumer {
             if (tile.ranges < 0)
                 break;
             shared_.row_block_full[slot.slot()].wait(slot.parity_to_empty());
-            if constexpr (Traits::keeps_d_s) {
+            if constexpr (Traits::stores_d_s) {
                 if (shared_.turns[at.slot()].multiplies) {
                     StoredProduct<Traits>(params_, shared_, row_block_)
                         .find_d_q(shared_.stored_tiles[at.slot()], slot.slot(),
@@ -62,51 +62,52 @@ template <class Traits> class BackwardConsumer {
     static constexpr int columns = Traits::head_dim;
     static constexpr int warp_image_bytes = StoredDs::image_bytes / 4; // a warp's rows of an image of dS
     static constexpr int row_blocks_bytes = Traits::consumers * Traits::row_block_bytes;
-    static constexpr std::uint32_t to_values = Traits::stage_bytes / 16, stage_distance = 2 * to_values;
-    using BlockMask = Mask<Traits::of_keys, range_block_rows>;
+    static constexpr std::uint32_t to_v_or_d_o = Traits::stage_bytes / 16, stage_distance = 2 * to_v_or_d_o;
+    using BlockMask = Mask<Traits::rows_are_keys, range_block_rows>;
 
-    // What a thread holds during a tile.
+    // What a thread holds in registers during a tile.
     struct Registers {
-        // Descriptors: of the row block's rows, and of the first stage's, which are read along their rows and across
-        // them.
-        const std::uint32_t own_scores, own_values, scores, values;
-        const int slot; // of the row block
-        float d_scores[Traits::has_d_scores ? columns / 2 : 1], d_values[Traits::has_d_values ? columns / 2 : 1];
-        float s[range_block_rows / 2], d_p[Traits::has_d_scores ? range_block_rows / 2 : 1];
-        std::uint32_t p[range_block_rows / 4], d_s[Traits::has_d_scores ? range_block_rows / 4 : 1];
-        // log2 of the multiplicities of its two columns of eight; where dS is stored, of one branch, -0 adds nothing.
+        // Descriptors: of the row block's rows, and of the first stage's rows. A stage's rows are read along the rows
+        // and across them.
+        const std::uint32_t own_q_or_k, own_v_or_d_o, q_or_k, v_or_d_o;
+        const int slot; // slot of the row block
+        float d_q_or_k[Traits::has_d_q_or_k ? columns / 2 : 1], d_v[Traits::has_d_v ? columns / 2 : 1];
+        float s[range_block_rows / 2], d_p[Traits::has_d_q_or_k ? range_block_rows / 2 : 1];
+        std::uint32_t p[range_block_rows / 4], d_s[Traits::has_d_q_or_k ? range_block_rows / 4 : 1];
+        // log2 of the multiplicities of its two columns of every eight. If dS is stored, there is one branch, and -0
+        // adds nothing.
         float weight[2] = {-0.f, -0.f};
-        // Kept where blocks overlap, which leaves registers for them.
+        // In use if blocks overlap, which leaves registers for them.
         RowStatistic lse_log2, delta;
-        // Where blocks overlap: dS of the block before, whose rows come one stage before the one at hand.
+        // If blocks overlap: whether there is dS of the block before. Its rows are one stage before the current one.
         bool has_pending = false;
-        std::uint8_t *image = nullptr; // where dS is stored: its next block, the warp's rows
+        std::uint8_t *image = nullptr; // if dS is stored: the warp's rows of the next block's image
 
         __device__ __forceinline__ Registers(BackwardShared<Traits> &shared, std::uint32_t own_rows,
-                                             std::uint32_t own_value_rows, int row_block_slot)
-            : own_scores(smem_descriptor_start(own_rows)), own_values(smem_descriptor_start(own_value_rows)),
-              scores(smem_descriptor_start(shared_address(shared.range_rows[0].scores),
+                                             std::uint32_t own_v_or_d_o_rows, int row_block_slot)
+            : own_q_or_k(smem_descriptor_start(own_rows)), own_v_or_d_o(smem_descriptor_start(own_v_or_d_o_rows)),
+              q_or_k(smem_descriptor_start(shared_address(shared.range_rows[0].q_or_k),
                                            range_block_rows * swizzled_row_bytes)),
-              values(scores + to_values), slot(row_block_slot) {
-            clear(d_scores);
-            clear(d_values);
+              v_or_d_o(q_or_k + to_v_or_d_o), slot(row_block_slot) {
+            clear(d_q_or_k);
+            clear(d_v);
         }
     };
 
-    // `pass`: where dS is stored (StoredTurns).
+    // `pass`: the turn's pass, if dS is stored (StoredTurns).
     __device__ __forceinline__ void find_gradients(const OwnTile &tile, int slot, int pass = 0) {
         const RowBlock &row_block = tile.row_block[own_row_block()];
         const std::uint32_t own_rows =
-            shared_address(shared_.own_rows[slot].scores) + row_block_ * Traits::row_block_bytes;
-        const std::uint32_t own_value_rows = Traits::has_d_scores ? own_rows + row_blocks_bytes : own_rows;
-        Registers x(shared_, own_rows, own_value_rows, slot);
+            shared_address(shared_.own_rows[slot].q_or_k) + row_block_ * Traits::row_block_bytes;
+        const std::uint32_t own_v_or_d_o_rows = Traits::has_d_q_or_k ? own_rows + row_blocks_bytes : own_rows;
+        Registers x(shared_, own_rows, own_v_or_d_o_rows, slot);
         if constexpr (Traits::overlaps) {
             x.lse_log2 = load_rows(shared_.lse_log2[slot]);
             x.delta = load_rows(shared_.delta[slot]);
         }
-        if (Traits::keeps_d_s && uniform(tile.ranges) > 0 && uniform(row_block.rows) > 0)
+        if (Traits::stores_d_s && uniform(tile.ranges) > 0 && uniform(row_block.rows) > 0)
             find_images(tile, pass);
-        // Bounds of loops that the compiler knows to be uniform: it then takes the stage for uniform, too, and
+        // The compiler knows that these bounds of loops are uniform. It then takes the stage for uniform, too, and
         // addresses of operands need not pass through vector registers.
         const int ranges = uniform(tile.ranges);
         for (int i = 0; i < ranges; ++i) {
@@ -114,143 +115,148 @@ template <class Traits> class BackwardConsumer {
             const RangePart &own = range.part[own_row_block()];
             const int full = uniform(own.full_blocks), blocks = uniform(own.blocks), all_blocks = uniform(range.blocks);
             if constexpr (Traits::overlaps)
-                meet_overlapped(x, row_block, range, full, blocks, all_blocks);
+                process_range_overlapped(x, row_block, range, full, blocks, all_blocks);
             else
-                meet(x, row_block, range, full, blocks, all_blocks);
+                process_range(x, row_block, range, full, blocks, all_blocks);
         }
         if constexpr (Traits::overlaps)
             finish_pending(x);
         if (row_block.rows == 0 || (params_.skips_empty && !tile.meets_any(own_row_block())))
             return;
         sync_warpgroup(own_row_block()); // no warp's products read the row block's rows any more
-        if constexpr (!Traits::keeps_d_s)
-            wait_for_launch_before(); // whose partial results these may be added to, or take the place of
-        using Leaving = std::conditional_t<Traits::keeps_d_s, ReducePartialRows, ReadPartialRows>;
-        const BackwardEpilogue<Element, columns, Traits::of_keys, Traits::order, FragmentThread<>, RowBlock, Leaving>
+        if constexpr (!Traits::stores_d_s)
+            grid_dependency_wait(); // results here may add to partial results of the launch before, or overwrite them
+        using PartialStore = std::conditional_t<Traits::stores_d_s, ReducePartialRows, StorePartialRows>;
+        const BackwardEpilogue<Element, columns, Traits::rows_are_keys, Traits::order, FragmentThread<>, RowBlock,
+                               PartialStore>
             epilogue(params_,
-                     Traits::keeps_d_s ? params_.kept.destination(params_.destination, pass) : params_.destination,
+                     Traits::stores_d_s ? params_.stored_d_s.destination(params_.destination, pass)
+                                        : params_.destination,
                      tile.batch, tile.head, row_block);
-        if constexpr (Traits::has_d_scores)
-            epilogue.write(x.d_scores, params_.scale, own_rows, params_.d_scores, params_.partial_d_scores);
-        if constexpr (Traits::has_d_values)
-            epilogue.write(x.d_values, 1.f, own_value_rows, params_.d_values, params_.partial_d_values);
+        if constexpr (Traits::has_d_q_or_k)
+            epilogue.write(x.d_q_or_k, params_.scale, own_rows, params_.d_q_or_k, params_.partial_d_q_or_k);
+        if constexpr (Traits::has_d_v)
+            epilogue.write(x.d_v, 1.f, own_v_or_d_o_rows, params_.d_v, params_.partial_d_v);
     }
 
-    // The blocks of a range, one after the other.
-    __device__ __forceinline__ void meet(Registers &x, const RowBlock &row_block, const OwnRange &range, int full,
-                                         int blocks, int all_blocks) {
-        if constexpr (Traits::keeps_d_s) // a block is an image; the first queries' is met first
+    // Processes the blocks of a range, one after the other.
+    __device__ __forceinline__ void process_range(Registers &x, const RowBlock &row_block, const OwnRange &range,
+                                                  int full, int blocks, int all_blocks) {
+        if constexpr (Traits::stores_d_s) // a block is an image; the first queries' block comes first
             x.image = find_image(quotient_up(range.count, range_block_rows) - blocks);
         else
             load_weights(range, FragmentThread<>().column(), x.weight);
-        sit_out(all_blocks - blocks);
+        skip_blocks(all_blocks - blocks);
         int at = blocks - 1;
 #pragma unroll 1
         for (; at >= full; --at)
-            take_block<true>(x, row_block, range, at);
+            process_block<true>(x, row_block, range, at);
 #pragma unroll 1
         for (; at >= 0; --at)
-            take_block<false>(x, row_block, range, at);
+            process_block<false>(x, row_block, range, at);
     }
 
-    // What a warp reads from shared memory comes only behind the products that it has issued, so that it is read before
-    // them: what follows S before S; delta before the product with P, since it takes registers, or before S, too, where
-    // there is none.
+    // Processes block `at` of a range. Reads of shared memory wait for the products that a warp has issued, so they
+    // come before the products. What is needed after S is read before S. Delta takes registers, so it is read before
+    // the product with P or, if there is none, before S.
     template <bool hides>
-    __device__ __forceinline__ void take_block(Registers &x, const RowBlock &row_block, const OwnRange &range, int at) {
+    __device__ __forceinline__ void process_block(Registers &x, const RowBlock &row_block, const OwnRange &range,
+                                                  int at) {
         const int stage = stage_.slot();
         const BlockMask mask = find_mask<hides>(row_block, range, at);
         const auto load_delta = [&] { return load_statistic(shared_.delta, x.slot, mask, stage); };
         decltype(load_delta()) delta;
         wait_for_block();
         const auto lse_log2 = load_statistic(shared_.lse_log2, x.slot, mask, stage);
-        if constexpr (Traits::has_d_scores && !Traits::has_d_values)
+        if constexpr (Traits::has_d_q_or_k && !Traits::has_d_v)
             delta = load_delta();
         start_products(x);
-        wgmma_wait<Traits::has_d_scores>();
+        wgmma_wait<Traits::has_d_q_or_k>();
         fence_registers(x.s);
         find_probabilities<hides>(x.s, params_.scale_log2, x.weight, lse_log2, mask);
-        if constexpr (Traits::has_d_values)
+        if constexpr (Traits::has_d_v)
             pack<Element>(x.p, x.s);
         if constexpr (hides)
-            clear_others(range.count - at * range_block_rows, stage);
-        if constexpr (Traits::has_d_scores && Traits::has_d_values)
+            clear_absent_rows(range.count - at * range_block_rows, stage);
+        if constexpr (Traits::has_d_q_or_k && Traits::has_d_v)
             delta = load_delta();
         look_ahead();
-        if constexpr (Traits::has_d_values)
-            add_product<Element, columns, range_block_rows>(x.d_values, x.p, x.values + stage * stage_distance);
-        if constexpr (Traits::has_d_scores) {
-            wgmma_wait<Traits::has_d_values>();
+        if constexpr (Traits::has_d_v)
+            add_product<Element, columns, range_block_rows>(x.d_v, x.p, x.v_or_d_o + stage * stage_distance);
+        if constexpr (Traits::has_d_q_or_k) {
+            wgmma_wait<Traits::has_d_v>();
             fence_registers(x.d_p);
-            find_d_s_of<hides>(x, mask, delta,
-                               [&](int j, const float2 &two) { x.d_s[j / 2] = pack_two<Element>(two.x, two.y); });
-            if constexpr (Traits::keeps_d_s)
+            find_block_d_s<hides>(x, mask, delta,
+                                  [&](int j, const float2 &two) { x.d_s[j / 2] = pack_two<Element>(two.x, two.y); });
+            if constexpr (Traits::stores_d_s)
                 stage_d_s(x.d_s);
-            add_product<Element, columns, range_block_rows>(x.d_scores, x.d_s, x.scores + stage * stage_distance);
-            if constexpr (Traits::keeps_d_s)
+            add_product<Element, columns, range_block_rows>(x.d_q_or_k, x.d_s, x.q_or_k + stage * stage_distance);
+            if constexpr (Traits::stores_d_s)
                 store_d_s(x);
         }
         wgmma_wait<0>();
-        if constexpr (Traits::has_d_values) {
-            fence_registers(x.d_values);
+        if constexpr (Traits::has_d_v) {
+            fence_registers(x.d_v);
             fence_registers(x.p);
         }
-        if constexpr (Traits::has_d_scores) {
-            fence_registers(x.d_scores);
+        if constexpr (Traits::has_d_q_or_k) {
+            fence_registers(x.d_q_or_k);
             fence_registers(x.d_s);
         }
         release(stage);
         ++stage_.count;
     }
 
-    // Row blocks of queries: the last product of a block comes with the first ones of the next.
-    __device__ __forceinline__ void meet_overlapped(Registers &x, const RowBlock &row_block, const OwnRange &range,
-                                                    int full, int blocks, int all_blocks) {
+    // Processes a range if row blocks are of queries: the last product of a block is issued with the first ones of the
+    // next block.
+    __device__ __forceinline__ void process_range_overlapped(Registers &x, const RowBlock &row_block,
+                                                             const OwnRange &range, int full, int blocks,
+                                                             int all_blocks) {
         int at = blocks - 1;
         load_weights(range, FragmentThread<>().column(), x.weight);
         if (blocks < all_blocks) {
             finish_pending(x);
-            sit_out(all_blocks - blocks);
+            skip_blocks(all_blocks - blocks);
         }
         if (at < 0)
             return;
         if (!x.has_pending) {
-            take_overlapped_block<true, true>(x, row_block, range, at--);
+            process_overlapped_block<true, true>(x, row_block, range, at--);
             x.has_pending = true;
         }
 #pragma unroll 1
         for (; at >= full; --at)
-            take_overlapped_block<true, false>(x, row_block, range, at);
+            process_overlapped_block<true, false>(x, row_block, range, at);
 #pragma unroll 1
         for (; at >= 0; --at)
-            take_overlapped_block<false, false>(x, row_block, range, at);
+            process_overlapped_block<false, false>(x, row_block, range, at);
     }
 
     template <bool hides, bool is_first>
-    __device__ __forceinline__ void take_overlapped_block(Registers &x, const RowBlock &row_block,
-                                                          const OwnRange &range, int at) {
+    __device__ __forceinline__ void process_overlapped_block(Registers &x, const RowBlock &row_block,
+                                                             const OwnRange &range, int at) {
         constexpr int pending_products = is_first ? 0 : 1;
         const int stage = stage_.slot();
         wait_for_block();
         start_products(x);
         look_ahead();
         if constexpr (!is_first)
-            add_product<Element, columns, range_block_rows>(x.d_scores, x.d_s,
-                                                            x.scores + pending_stage() * stage_distance);
+            add_product<Element, columns, range_block_rows>(x.d_q_or_k, x.d_s,
+                                                            x.q_or_k + pending_stage() * stage_distance);
         const BlockMask mask = find_mask<hides>(row_block, range, at);
         wgmma_wait<pending_products + 1>();
         fence_registers(x.s);
         find_probabilities<hides>(x.s, params_.scale_log2, x.weight, x.lse_log2, mask);
         wgmma_wait<pending_products>();
         fence_registers(x.d_p);
-        find_d_s_of<hides>(x, mask, x.delta, [&](int j, const float2 &two) {
+        find_block_d_s<hides>(x, mask, x.delta, [&](int j, const float2 &two) {
             x.d_p[j] = two.x;
             x.d_p[j + 1] = two.y;
         });
         if constexpr (!is_first)
             end_pending(x);
         if constexpr (hides)
-            clear_others(range.count - at * range_block_rows, stage);
+            clear_absent_rows(range.count - at * range_block_rows, stage);
         pack<Element>(x.d_s, x.d_p);
         ++stage_.count;
     }
@@ -260,45 +266,46 @@ template <class Traits> class BackwardConsumer {
     }
     __device__ __forceinline__ void end_pending(Registers &x) {
         wgmma_wait<0>();
-        fence_registers(x.d_scores);
+        fence_registers(x.d_q_or_k);
         fence_registers(x.d_s);
         release(pending_stage());
     }
     __device__ __forceinline__ void finish_pending(Registers &x) {
         if (!x.has_pending)
             return;
-        add_product<Element, columns, range_block_rows>(x.d_scores, x.d_s, x.scores + pending_stage() * stage_distance);
+        add_product<Element, columns, range_block_rows>(x.d_q_or_k, x.d_s, x.q_or_k + pending_stage() * stage_distance);
         end_pending(x);
         x.has_pending = false;
     }
 
-    // S, and dP.
+    // Starts S, and dP.
     __device__ __forceinline__ void start_products(Registers &x) {
         const int stage = stage_.slot();
-        multiply_rows<Element, columns, range_block_rows>(x.s, x.own_scores, x.scores + stage * stage_distance);
-        if constexpr (Traits::has_d_scores)
-            multiply_rows<Element, columns, range_block_rows>(x.d_p, x.own_values, x.values + stage * stage_distance);
+        multiply_rows<Element, columns, range_block_rows>(x.s, x.own_q_or_k, x.q_or_k + stage * stage_distance);
+        if constexpr (Traits::has_d_q_or_k)
+            multiply_rows<Element, columns, range_block_rows>(x.d_p, x.own_v_or_d_o,
+                                                              x.v_or_d_o + stage * stage_distance);
     }
 
-    // Of block `at` of a range.
+    // Returns the mask of block `at` of a range.
     template <bool hides>
     __device__ __forceinline__ BlockMask find_mask(const RowBlock &row_block, const OwnRange &range, int at) const {
         BlockMask mask{FragmentThread<>().column(), {}};
         if constexpr (hides)
 #pragma unroll
             for (int r = 0; r < 2; ++r)
-                mask.seen[r] =
+                mask.visible_count[r] =
                     (params_.causal
-                         ? range.template visible<Traits::of_keys>(row_block.position(FragmentThread<>().row(r)))
+                         ? range.template visible<Traits::rows_are_keys>(row_block.position(FragmentThread<>().row(r)))
                          : range.count) -
                     at * range_block_rows;
         return mask;
     }
 
-    // store(first of two columns, their dS) for P and dP.
+    // Calls store(j, elements j and j + 1 of dS) for each pair of columns, from P and dP.
     template <bool hides, class Statistic, class Store>
-    __device__ __forceinline__ static void find_d_s_of(const Registers &x, const BlockMask &mask,
-                                                       const Statistic &delta, const Store &store) {
+    __device__ __forceinline__ static void find_block_d_s(const Registers &x, const BlockMask &mask,
+                                                          const Statistic &delta, const Store &store) {
         const auto p_at = [&](int j) {
             if constexpr (Traits::rounds_first)
                 return unpack_two<Element>(x.p[j / 2]);
@@ -315,11 +322,11 @@ template <class Traits> class BackwardConsumer {
         __device__ __forceinline__ float4 at(int i) const { return pairs[i / 4]; }
     };
 
-    // LSE or delta of the queries of a block or, for row blocks of queries, of the thread's rows.
+    // Returns LSE or delta: of the queries of a block or, if row blocks are of queries, of the thread's rows.
     template <int slots, int rows>
     __device__ __forceinline__ static auto load_statistic(const float (&statistic)[slots][rows], int slot,
                                                           const BlockMask &mask, int stage) {
-        if constexpr (Traits::of_keys) {
+        if constexpr (Traits::rows_are_keys) {
             const ColumnStatistic columns_of_block{&statistic[stage][mask.column]};
             ReadColumns read;
 #pragma unroll
@@ -334,7 +341,7 @@ template <class Traits> class BackwardConsumer {
         RowStatistic rows;
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-            rows.of_row[r] = statistic[own_row_block() * row_block_rows + FragmentThread<>().row(r)];
+            rows.row[r] = statistic[own_row_block() * row_block_rows + FragmentThread<>().row(r)];
         return rows;
     }
     __device__ __forceinline__ static void load_weights(const OwnRange &range, int column, float (&weight)[2]) {
@@ -342,21 +349,21 @@ template <class Traits> class BackwardConsumer {
                               [](float count) { return log2_fast(count); });
     }
 
-    // row_block_ where it need not be uniform. Asked for anew, like the thread's number: what depends on it would be
-    // kept in registers.
+    // Returns row_block_, for uses that need not be uniform. It is read anew, like the thread's number: the compiler
+    // would keep what depends on it in registers.
     __device__ __forceinline__ static int own_row_block() {
         return warpgroup_of_thread() - 1;
     }
 
-    // Where a block has but `present` rows of the range, the others are rows of other segments or classes: their
-    // probabilities are 0, but their elements may be infinite.
-    __device__ __forceinline__ void clear_others(int present, int stage) {
+    // Clears the rows of a block that are not among the range's `present` rows. They are rows of other segments or
+    // classes: their probabilities are 0, but their elements may be infinite.
+    __device__ __forceinline__ void clear_absent_rows(int present, int stage) {
         if (present >= range_block_rows)
             return;
-        const int first = Traits::of_keys ? 0 : present,
-                  last = Traits::of_keys ? range_block_rows - present : range_block_rows;
-        const std::uint32_t targets[2] = {shared_address(shared_.range_rows[stage].scores),
-                                          shared_address(shared_.range_rows[stage].values)};
+        const int first = Traits::rows_are_keys ? 0 : present,
+                  last = Traits::rows_are_keys ? range_block_rows - present : range_block_rows;
+        const std::uint32_t targets[2] = {shared_address(shared_.range_rows[stage].q_or_k),
+                                          shared_address(shared_.range_rows[stage].v_or_d_o)};
         for (int i = first * 8 + thread_of_warpgroup(); i < last * 8; i += warpgroup_threads)
 #pragma unroll
             for (int chunk = 0; chunk < Traits::chunks; ++chunk)
@@ -367,28 +374,28 @@ template <class Traits> class BackwardConsumer {
         sync_warpgroup(own_row_block());
     }
 
-    // Where the images of the row block begin, which counts from the first keys of its class in the segment.
+    // Finds where the images of the row block begin. The row block counts from the first keys of its class in the
+    // segment.
     __device__ __forceinline__ void find_images(const OwnTile &tile, int pass) {
         const RowBlock &row_block = tile.row_block[own_row_block()];
         const FastDivmod &length = params_.branches[0].length;
         const int segment = length.quotient(row_block.first);
         const int first = max(segment * length.value, params_.sequence.row_start);
         if (thread_of_warpgroup() == 0)
-            shared_.images[own_row_block()] = params_.kept.halves(
+            shared_.images[own_row_block()] = params_.stored_d_s.halves(
                 tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows, pass);
         sync_warpgroup(own_row_block());
     }
 
-    // Of a row block of queries the image's rows of the warp, 16 of a half's 32.
+    // Returns where the warp's rows are in the image of a row block of queries: 16 of a half's 32 rows.
     __device__ __forceinline__ std::uint8_t *find_image(int query_block) const {
-        const auto [of_first_query, distance] = shared_.images[row_block_];
+        const auto [first_query, distance] = shared_.images[row_block_];
         const int warp = uniform(thread_of_warpgroup() / warp_threads);
-        return of_first_query + query_block * StoredDs::half_bytes + (warp / 2) * distance +
-               (warp % 2) * warp_image_bytes;
+        return first_query + query_block * StoredDs::half_bytes + (warp / 2) * distance + (warp % 2) * warp_image_bytes;
     }
 
-    // A block is an image, a warp's 16 rows are next to one another. dS stays in registers, too, for the product that
-    // reads it.
+    // Stages dS of a block, which is an image. A warp's 16 rows are next to one another. dS also stays in registers,
+    // for the product that reads it.
     __device__ __forceinline__ void stage_d_s(const std::uint32_t (&d_s)[range_block_rows / 4]) const {
         static_assert(range_block_rows == row_block_rows);
         if (thread_of_warpgroup() % warp_threads == 0)
@@ -396,7 +403,8 @@ template <class Traits> class BackwardConsumer {
         __syncwarp();
         stage_pairs<FragmentThread<>>(shared_address(shared_.d_s[own_row_block()]), d_s);
     }
-    // Once the product has been issued, beside which the fence and the copy then come.
+    // Stores the staged dS. It is called after that product has been issued, so that the fence and the copy run beside
+    // the product.
     __device__ __forceinline__ void store_d_s(Registers &x) const {
         const int thread = thread_of_warpgroup();
         fence_async_proxy();
@@ -407,8 +415,8 @@ template <class Traits> class BackwardConsumer {
         x.image += StoredDs::half_bytes;
     }
 
-    // For the rows of the block at hand. Asking takes a while, so that it is done a block before: after waiting for
-    // that one, since the phase before the one asked for must have been seen to end.
+    // Waits for the rows of the current block. Asking a barrier takes a while, so look_ahead() asks one block ahead. It
+    // is called after the wait for the current block: the phase before the one asked for must have been seen to end.
     __device__ __forceinline__ void wait_for_block() const {
         if (!is_full_)
             shared_.range_full[stage_.slot()].wait(stage_.parity_to_empty());
@@ -423,9 +431,9 @@ template <class Traits> class BackwardConsumer {
             shared_.range_empty[stage].arrive();
     }
 
-    // Blocks of the tile that this row block does not meet. The whole warpgroup must have seen a barrier's phase before
-    // the stage is released: a warp left two phases behind would wait for a parity that came and went.
-    __device__ __forceinline__ void sit_out(int blocks) {
+    // Skips blocks of the tile that this row block does not meet. The whole warpgroup must have seen a barrier's phase
+    // before the stage is released: a warp left two phases behind would wait for a parity that came and went.
+    __device__ __forceinline__ void skip_blocks(int blocks) {
         for (; blocks > 0; --blocks, ++stage_.count) {
             const int stage = stage_.slot();
             wait_for_block();
@@ -437,9 +445,9 @@ template <class Traits> class BackwardConsumer {
 
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
-    const int row_block_; // of the tile
+    const int row_block_; // index in the tile
     PipelineState<Traits::stages> stage_;
-    bool is_full_ = false; // the stage at hand, as looked up a block before
+    bool is_full_ = false; // the current stage, as seen one block before
 };
 
 } // namespace annulus

@@ -11,24 +11,24 @@
 
 namespace annulus {
 
-// Whether there are kernels that store dS instead of computing it twice: below 65 columns two products take less time
-// than writing and reading their result.
-constexpr bool stores_d_s(int head_dim) {
+// Returns whether there are kernels that store dS instead of computing it twice. Below 65 columns, two products take
+// less time than writing and reading their result.
+constexpr bool has_storing_kernels(int head_dim) {
     return head_dim > 64 && head_dim <= most_columns_of_both;
 }
 
 struct BackwardParams : BackwardWork {
-    CUtensorMap range_scores[2 * max_strides], range_values[2 * max_strides];
-    TensorRows range_score_rows, range_value_rows; // the same, for rows along a curve
-    // Of a kernel over row blocks of keys that stores dS and multiplies it: what there is to do for queries, and K.
-    BackwardWork of_queries;
+    CUtensorMap range_q_or_k[2 * max_strides], range_v_or_d_o[2 * max_strides];
+    TensorRows range_q_or_k_rows, range_v_or_d_o_rows; // the same, for permuted rows
+    // For a kernel over row blocks of keys that stores dS and multiplies it: the work for queries, and K.
+    BackwardWork query_work;
     CUtensorMap keys[2];
     TensorRows key_rows;
 
     void set_queries(const BackwardParams &queries) {
-        of_queries = queries;
-        std::copy_n(queries.range_scores, 2, keys); // of one branch
-        key_rows = queries.range_score_rows;
+        query_work = queries;
+        std::copy_n(queries.range_q_or_k, 2, keys); // two maps: there is one branch
+        key_rows = queries.range_q_or_k_rows;
     }
 };
 

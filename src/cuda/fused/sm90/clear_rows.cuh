@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zeros for rows that no row block has, written by warps of the fused kernels that would wait.
+// Zeros for rows that no row block has. Warps of the fused kernels write them while they would wait.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -13,26 +13,26 @@
 
 namespace annulus {
 
-// Of one of a CTA's warps: of its `Traits::clearing_warps`, or one that has nothing else to do any more. Neighbouring
-// pieces go to different CTAs, so that what is written at a time lies together.
+// Clears rows, by one of a CTA's `Traits::clearing_warps` or by a warp that has nothing else to do any more.
+// Neighbouring pieces go to different CTAs, so that what is written at a time lies together.
 template <class Traits> class RowClearer {
   public:
-    // `params`: a grid, with its head_dim and what is `cleared`. `pieces_begun`: of the CTA, in shared memory.
+    // `params`: a grid with its head_dim, and what is `cleared`. `pieces_begun`: the CTA's count, in shared memory.
     template <class Params>
     __device__ __forceinline__ RowClearer(const Params &params, int &pieces_begun)
         : grid_(params), cleared_(params.cleared), head_dim_(params.head_dim), pieces_begun_(pieces_begun),
           has_more_(Traits::clearing_warps > 0 && cleared_.first_piece < cleared_.end_piece) {}
 
-    // From now on the warp may clear its share of a tile's pieces, too; all pieces.
+    // Allow the warp to clear its share of a tile's pieces, too, and to clear all pieces.
     __device__ __forceinline__ void begin_tile() {
         if (has_more_)
-            left_ += quotient_up(cleared_.pieces_of_tile, Traits::clearing_warps);
+            remaining_ += quotient_up(cleared_.pieces_of_tile, Traits::clearing_warps);
     }
-    __device__ __forceinline__ void begin_rest() { left_ = INT_MAX; }
+    __device__ __forceinline__ void begin_rest() { remaining_ = INT_MAX; }
 
-    // Clears the CTA's next piece, if the warp may; false where there is none.
+    // Clears the CTA's next piece, if the warp may. Returns false if there is no piece, or the warp may not.
     __device__ __forceinline__ bool operator()() {
-        if (!has_more_ || left_ == 0)
+        if (!has_more_ || remaining_ == 0)
             return false;
         int number = 0;
         if (threadIdx.x % warp_threads == 0)
@@ -42,7 +42,7 @@ template <class Traits> class RowClearer {
         has_more_ = piece < cleared_.end_piece;
         if (!has_more_)
             return false;
-        --left_;
+        --remaining_;
         clear(piece);
         return true;
     }
@@ -50,7 +50,7 @@ template <class Traits> class RowClearer {
   private:
     using Element = typename Traits::Element;
     static constexpr int lanes = RowLanes<Traits::head_dim>::lanes;
-    static constexpr int heads_at_once = warp_threads / lanes, stores = 4; // of as many heads each
+    static constexpr int heads_at_once = warp_threads / lanes, stores = 4; // stores: each for this many heads
 
     __device__ __forceinline__ void clear(int piece) const {
         const int lane = static_cast<int>(threadIdx.x) % warp_threads;
@@ -62,15 +62,15 @@ template <class Traits> class RowClearer {
         const TensorRows &tensor = cleared_.tensors[cleared_.batches.quotient(piece)];
         const int rows = min(RowsToClear::piece_rows, cleared_.rows - first_row);
         const int heads = min(RowsToClear::piece_heads, cleared_.heads - first_head);
-        // Where the lane's row is. Along a curve the piece's rows are numbers, as those of row blocks are.
+        // The lane's row. If rows are permuted, the piece's rows are numbers, as the rows of row blocks are.
         const int own_row =
             grid_.template position_of<Traits::order>(tensor.start + first_row + min(lane, rows - 1)) - tensor.start;
-        // Of the lane's head: those rows that are to be cleared.
+        // The rows of the lane's head that are to be cleared, one bit each.
         std::uint32_t wanted = 0;
         if (lane < heads)
             wanted = ~rows_in_row_blocks(grid_, first_head + lane, tensor.start + first_row);
         auto *const row_0 = tensor.first_row<Element>(batch, first_head + lane / lanes) + lane % lanes * 8;
-        // Where heads lie next to one another, addresses are constants apart.
+        // If heads lie next to one another, addresses are constants apart.
         if (tensor.head == Traits::head_dim)
             clear_rows(row_0, tensor.row, own_row, wanted, rows, std::integral_constant<int, Traits::head_dim>());
         else
@@ -87,8 +87,9 @@ template <class Traits> class RowClearer {
         Element *first = row_0 + __shfl_sync(~0u, own_row, 0) * row_distance;
 #pragma unroll 1
         for (int row = 0; row < rows; ++row, first += row_distance) {
-            Element *next = Traits::in_order ? row_0 + __shfl_sync(~0u, own_row, row) * row_distance : first;
-            std::uint32_t left = __ballot_sync(~0u, wanted >> row & 1) >> lane / lanes; // its heads, from the lane's on
+            Element *next = Traits::is_permuted ? row_0 + __shfl_sync(~0u, own_row, row) * row_distance : first;
+            // Heads to clear in this row, from the lane's head on: one bit each.
+            std::uint32_t left = __ballot_sync(~0u, wanted >> row & 1) >> lane / lanes;
             if (!has_part)
                 continue;
 #pragma unroll 1
@@ -103,7 +104,7 @@ template <class Traits> class RowClearer {
         }
     }
 
-    // A row a lane.
+    // Sets LSE of cleared rows to -infinity, one row per lane.
     __device__ __forceinline__ void clear_lse(int batch, int own_row, int first_head, int rows, int heads,
                                               std::uint32_t wanted) const {
         const int lane = static_cast<int>(threadIdx.x) % warp_threads;
@@ -119,7 +120,7 @@ template <class Traits> class RowClearer {
     const int head_dim_;
     int &pieces_begun_;
     bool has_more_;
-    int left_ = 0;
+    int remaining_ = 0;
 };
 
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warpgroups of the fused forward kernel that compute, a row block of 64 queries each.
+// The consumer warpgroups of the fused forward kernel. Each computes a row block of 64 queries.
 #pragma once
 
 #include "cuda/device/early_launch.cuh"
@@ -25,7 +25,7 @@ template <class Traits> class ForwardConsumer {
 
     __device__ __forceinline__ void run() {
         if (row_block_ == Traits::consumers - 1)
-            pass_turn();
+            scheduler_barrier_arrive();
         for (PipelineState<tile_slots> at;; ++at.count) {
             const PipelineState<Traits::query_slots> query{at.count};
             shared_.tile_full[at.slot()].wait(at.parity_to_empty());
@@ -48,14 +48,14 @@ template <class Traits> class ForwardConsumer {
     using OwnRange = Range<Traits::consumers>;
     static constexpr int range_block_rows = Traits::range_block_rows, columns = Traits::head_dim;
 
-    // What a thread holds during a tile.
+    // What a thread holds in registers during a tile.
     struct Registers {
         const std::uint32_t q, k, v; // descriptors
         float o[columns / 2], s[range_block_rows / 2];
         std::uint32_t p[range_block_rows / 4];
         RunningSoftmax softmax;
-        float weight[2]; // log2 of the multiplicities of its two columns of eight
-        int visible[2];  // how many keys of the range its rows see, where some are hidden
+        float weight[2]; // log2 of the multiplicities of its two columns of every eight
+        int visible[2];  // how many keys of the range its rows see, if some are hidden
 
         __device__ __forceinline__ Registers(ForwardShared<Traits> &shared, std::uint32_t queries, float padding_keys)
             : q(smem_descriptor_start(queries)), k(smem_descriptor_start(shared_address(shared.k[0]))),
@@ -77,13 +77,13 @@ template <class Traits> class ForwardConsumer {
             const int blocks = own.blocks, full = own.full_blocks;
             if (blocks < range.blocks) {
                 finish_pending(x);
-                sit_out(range.blocks - blocks);
+                skip_blocks(range.blocks - blocks);
                 ended_at_ = stage_.count;
             }
             if (blocks == 0)
                 continue;
             int at = blocks - 1;
-            if constexpr (Traits::keeps_weights)
+            if constexpr (Traits::loads_weights_once)
                 load_weights(x, own);
             if (at >= full)
                 find_visible(x, range, row_block);
@@ -93,41 +93,42 @@ template <class Traits> class ForwardConsumer {
             }
 #pragma unroll 1
             for (; at >= full; --at)
-                take_block<true>(x, own, at * range_block_rows, range.count - at * range_block_rows);
+                process_block<true>(x, own, at * range_block_rows, range.count - at * range_block_rows);
 #pragma unroll 1
             for (; at >= 0; --at)
-                take_block<false>(x, own, 0, range_block_rows);
+                process_block<false>(x, own, 0, range_block_rows);
         }
-        // A turn of its own: the others go on while this one writes.
-        take_turn();
+        // A turn for this product alone: other consumers go on while this one writes.
+        scheduler_barrier_sync();
         finish_pending(x);
-        pass_turn();
+        scheduler_barrier_arrive();
         if (row_block.rows > 0 && !(params_.skips_empty && !tile.meets_any(row_block_)))
             write(tile, queries, x);
     }
 
-    // O is staged in the place of Q: since the warpgroup took its turn, none of its products reads that any more.
+    // Writes O, which is staged in the place of Q: since the warpgroup has passed the scheduler barrier, none of its
+    // products reads Q any more.
     __device__ __forceinline__ void write(const OwnTile &tile, std::uint32_t staging, Registers &x) const {
-        wait_for_launch_before(); // whose partial results these may be added to, or take the place of
+        grid_dependency_wait(); // results here may add to partial results of the launch before, or overwrite them
         ForwardEpilogue<Element, columns, Traits::consumers, Traits::order, FragmentThread<>>(params_, tile, row_block_,
                                                                                               staging)
             .write(x.o, x.softmax);
     }
 
-    // The first block, with which none overlaps: S, then P, whose product with V is left to the next block.
+    // Processes the first KV block, with which no other block overlaps: S, then P. P V is left to the next block.
     __device__ __forceinline__ void start_block(Registers &x, const RangePart &own, bool hides, int first, int keys) {
-        if constexpr (!Traits::keeps_weights)
+        if constexpr (!Traits::loads_weights_once)
             load_weights(x, own);
-        wait_for_keys();
-        take_turn();
-        multiply_keys(x);
-        pass_turn();
+        wait_for_k();
+        scheduler_barrier_sync();
+        multiply_q_k(x);
+        scheduler_barrier_arrive();
         wgmma_wait<0>();
         fence_registers(x.s);
         shared_.k_empty[stage_.slot()].arrive_as_warp();
         if (hides) {
             hide_keys(x, first);
-            clear_values(keys);
+            clear_v_rows(keys);
         }
         x.softmax.template update<true>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
         pack<Element>(x.p, x.s);
@@ -135,33 +136,33 @@ template <class Traits> class ForwardConsumer {
         ++stage_.count;
     }
 
-    // `keys` keys of a range from its key `first` on. The products of its turn are P V of the block before and S of
-    // this one, at the same time where blocks overlap.
+    // Processes `keys` keys of a range, from its key `first` on. In this consumer's turn, P V of the block before and S
+    // of this block are issued. They run at the same time if blocks overlap.
     template <bool hides>
-    __device__ __forceinline__ void take_block(Registers &x, const RangePart &own, int first, int keys) {
-        if constexpr (!Traits::keeps_weights)
+    __device__ __forceinline__ void process_block(Registers &x, const RangePart &own, int first, int keys) {
+        if constexpr (!Traits::loads_weights_once)
             load_weights(x, own);
-        wait_for_keys();
-        take_turn();
+        wait_for_k();
+        scheduler_barrier_sync();
         if constexpr (!Traits::overlaps) {
-            multiply_values(x, pending_stage());
-            end_values(x, pending_stage());
+            multiply_p_v(x, pending_stage());
+            finish_p_v(x, pending_stage());
         }
-        multiply_keys(x);
+        multiply_q_k(x);
         if constexpr (Traits::overlaps)
-            multiply_values(x, pending_stage());
-        pass_turn();
+            multiply_p_v(x, pending_stage());
+        scheduler_barrier_arrive();
         wgmma_wait<Traits::overlaps>();
         fence_registers(x.s);
-        if constexpr (hides || !Traits::trusts_maxima) {
+        if constexpr (hides || !Traits::reuses_maxima) {
             shared_.k_empty[stage_.slot()].arrive_as_warp();
             if constexpr (hides)
                 hide_keys(x, first);
             x.softmax.template update<hides>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
             if constexpr (Traits::overlaps)
-                end_values(x, pending_stage());
+                finish_p_v(x, pending_stage());
             if constexpr (hides)
-                clear_values(keys);
+                clear_v_rows(keys);
             pack<Element>(x.p, x.s);
             x.softmax.rescale(x.o);
         } else {
@@ -171,20 +172,20 @@ template <class Traits> class ForwardConsumer {
         ++stage_.count;
     }
 
-    // P by the maxima as they are, which seldom have to move: then S is gone, so that each warp computes its own once
-    // more. To look for maxima in each block would be a fifth of its instructions. Where blocks overlap P is packed
-    // meanwhile.
+    // Finds P by the maxima as they are, which seldom have to move. If they have to, S is gone, so each warp computes
+    // its own rows of S once more. A search for maxima in each block would be a fifth of its instructions. If blocks
+    // overlap, P is packed before the maxima are checked.
     __device__ __forceinline__ void find_probabilities(Registers &x, const RangePart &own) {
         const float c = params_.scale_log2;
         float sum[2] = {0, 0};
         x.softmax.template find_probabilities<false>(x.s, c, x.weight, sum);
         if constexpr (Traits::overlaps) {
-            end_values(x, pending_stage());
+            finish_p_v(x, pending_stage());
             pack<Element>(x.p, x.s);
         }
         if (!x.softmax.add_if_near(sum)) {
             const unsigned far_rows = x.softmax.far_rows(sum);
-            multiply_keys_by_warps(x);
+            multiply_q_k_by_warps(x);
             load_weights(x, own);
             x.softmax.update_far(x.s, c, params_.inverse_scale_log2, x.weight, far_rows);
             x.softmax.rescale(x.o);
@@ -199,12 +200,12 @@ template <class Traits> class ForwardConsumer {
         if (!has_pending())
             return;
         const Stage pending = pending_stage();
-        multiply_values(x, pending);
-        end_values(x, pending);
+        multiply_p_v(x, pending);
+        finish_p_v(x, pending);
         ended_at_ = stage_.count;
     }
 
-    // Whether there is P of the block before, whose V comes one stage before the one at hand.
+    // Returns whether there is P of the block before. Its V lies one stage before the current one.
     __device__ __forceinline__ bool has_pending() const {
         return stage_.count != ended_at_;
     }
@@ -214,16 +215,16 @@ template <class Traits> class ForwardConsumer {
         return Stage{stage_.count - 1};
     }
 
-    __device__ __forceinline__ void wait_for_keys() const {
+    __device__ __forceinline__ void wait_for_k() const {
         shared_.k_full[stage_.slot()].wait(stage_.parity_to_empty());
     }
-    // S = Q K^T
-    __device__ __forceinline__ void multiply_keys(Registers &x) {
+    // Starts S = Q K^T.
+    __device__ __forceinline__ void multiply_q_k(Registers &x) {
         multiply_rows<Element, columns, range_block_rows>(x.s, x.q, x.k + stage_.slot() * (Traits::stage_bytes / 16));
     }
-    // The same by products of warps, to the bit. What the softmax holds is kept in memory meanwhile: for these
-    // registers all blocks would have to do without them.
-    __device__ __forceinline__ void multiply_keys_by_warps(Registers &x) const {
+    // Computes the same S, to the bit, by products of single warps. The softmax state is kept in memory meanwhile: in
+    // registers, it would take them from all blocks.
+    __device__ __forceinline__ void multiply_q_k_by_warps(Registers &x) const {
         RunningSoftmax &softmax = x.softmax;
         const volatile float held[4] = {softmax.m[0], softmax.m[1], softmax.l[0], softmax.l[1]};
         mma::multiply_rows<Element, columns, range_block_rows, 1>(
@@ -235,19 +236,20 @@ template <class Traits> class ForwardConsumer {
             softmax.l[r] = held[2 + r];
         }
     }
-    // O += P V
-    __device__ __forceinline__ void multiply_values(Registers &x, const Stage &stage) {
+    // Starts O += P V.
+    __device__ __forceinline__ void multiply_p_v(Registers &x, const Stage &stage) {
         shared_.v_full[stage.slot()].wait(stage.parity_to_empty());
         add_product<Element, columns, range_block_rows>(x.o, x.p, x.v + stage.slot() * (Traits::stage_bytes / 16));
     }
-    __device__ __forceinline__ void end_values(Registers &x, const Stage &stage) {
+    __device__ __forceinline__ void finish_p_v(Registers &x, const Stage &stage) {
         wgmma_wait<0>();
         fence_registers(x.o);
         fence_registers(x.p);
         shared_.v_empty[stage.slot()].arrive_as_warp();
     }
 
-    // Not by log2_fast: the kernel that reads these for each block was not timed with it (notes.md).
+    // Loads log2 of the multiplicities. It does not use log2_fast: the kernel that reads multiplicities for each block
+    // was not timed with it (notes.md).
     __device__ __forceinline__ static void load_weights(Registers &x, const RangePart &own) {
         annulus::load_weights(own, FragmentThread<>().column(), x.weight, [](float count) { return __log2f(count); });
     }
@@ -262,9 +264,9 @@ template <class Traits> class ForwardConsumer {
         hide<range_block_rows>(x.s, {first + FragmentThread<>().column(), {x.visible[0], x.visible[1]}});
     }
 
-    // Rows of V behind the range's last key are rows of other segments or classes: their probabilities are 0, but their
-    // elements may be infinite.
-    __device__ __forceinline__ void clear_values(int keys) const {
+    // Clears the rows of V behind the range's last key. They are rows of other segments or classes: their probabilities
+    // are 0, but their elements may be infinite.
+    __device__ __forceinline__ void clear_v_rows(int keys) const {
         if (keys >= range_block_rows)
             return;
         shared_.v_full[stage_.slot()].wait(stage_.parity_to_empty());
@@ -277,21 +279,23 @@ template <class Traits> class ForwardConsumer {
         sync_warpgroup(row_block_);
     }
 
-    // Consumers issue the products of a block one after the other, so that their softmaxes do not fall together.
-    __device__ __forceinline__ void take_turn() const {
+    // The warp scheduler barrier of FlashAttention-3: consumers issue the products of a block one after the other, so
+    // that their softmaxes do not fall together. sync waits for this consumer's turn, arrive passes the turn to the
+    // next consumer.
+    __device__ __forceinline__ void scheduler_barrier_sync() const {
         sync_threads(1 + Traits::consumers + row_block_, 2 * warpgroup_threads);
     }
-    __device__ __forceinline__ void pass_turn() const {
+    __device__ __forceinline__ void scheduler_barrier_arrive() const {
         arrive_threads(1 + Traits::consumers + (row_block_ + 1) % Traits::consumers, 2 * warpgroup_threads);
     }
 
-    // Blocks of the tile that this row block does not meet. Each warp gives a stage back itself, once it has seen the
-    // barrier's phase: left two phases behind it would wait for a parity that came and went.
-    __device__ __forceinline__ void sit_out(int blocks) {
+    // Skips KV blocks of the tile that this row block does not meet. Each warp releases a stage itself, after it has
+    // seen the barrier's phase. A warp left two phases behind would wait for a parity that came and went.
+    __device__ __forceinline__ void skip_blocks(int blocks) {
         for (; blocks > 0; --blocks, ++stage_.count) {
             const int s = stage_.slot();
-            take_turn();
-            pass_turn();
+            scheduler_barrier_sync();
+            scheduler_barrier_arrive();
             shared_.k_full[s].wait(stage_.parity_to_empty());
             shared_.k_empty[s].arrive_as_warp();
             shared_.v_full[s].wait(stage_.parity_to_empty());
@@ -303,7 +307,7 @@ template <class Traits> class ForwardConsumer {
     ForwardShared<Traits> &shared_;
     const int row_block_;
     PipelineState<Traits::stages> stage_;
-    unsigned ended_at_ = 0; // the stage's count when no P was left; unlike a flag it is no register of each thread
+    unsigned ended_at_ = 0; // the stage's count when no P was pending; unlike a flag, it is no register of each thread
 };
 
 } // namespace annulus

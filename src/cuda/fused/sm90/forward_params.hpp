@@ -10,7 +10,7 @@ namespace annulus {
 
 struct ForwardParams : ForwardWork {
     CUtensorMap k[2 * max_strides], v[2 * max_strides];
-    TensorRows k_rows, v_rows; // the same, for rows along a curve
+    TensorRows k_rows, v_rows; // K and V once more, for permuted rows
 };
 
 } // namespace annulus

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/device/warp.cuh"
-#include "cuda/fused/sm90/copy_in_order.cuh"
+#include "cuda/fused/sm90/copy_permuted_rows.cuh"
 #include "cuda/fused/sm90/forward_params.hpp"
 #include "cuda/fused/sm90/forward_shared.cuh"
 #include "cuda/fused/sm90/other_work.cuh"
@@ -13,10 +13,10 @@
 
 namespace annulus {
 
-// Warp 0: K and V. One lane.
+// Warp 0, one lane: copies K and V.
 
 template <class Traits>
-__device__ __forceinline__ void copy_keys(const ForwardParams &params, ForwardShared<Traits> &shared) {
+__device__ __forceinline__ void copy_kv_blocks(const ForwardParams &params, ForwardShared<Traits> &shared) {
     PipelineState<Traits::stages> stage;
     for (PipelineState<tile_slots> at;; ++at.count) {
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
@@ -25,7 +25,7 @@ __device__ __forceinline__ void copy_keys(const ForwardParams &params, ForwardSh
         if (ranges < 0)
             return;
         const int batch = tile.batch, kv_head = tile.head / params.heads_of_kv_head;
-        EndOfTile<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], true);
+        TileEndSignal<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], true);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             const CUtensorMap &k_map = params.k[range.map], &v_map = params.v[range.map];
@@ -49,15 +49,15 @@ __device__ __forceinline__ void copy_keys(const ForwardParams &params, ForwardSh
     }
 }
 
-// Warps 0 and 3 of a grid along a curve: a half of each block of K and of V, so that it is there sooner.
+// Warps 0 and 3, if rows are permuted: each copies a half of each KV block, so that the block is there sooner.
 
 template <class Traits>
-__device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, ForwardShared<Traits> &shared,
-                                                   int half) {
+__device__ __forceinline__ void copy_permuted_kv_blocks(const ForwardParams &params, ForwardShared<Traits> &shared,
+                                                        int half) {
     using Element = typename Traits::Element;
     constexpr int own_rows = Traits::range_block_rows / 2;
     const std::uint32_t offset = half * own_rows * swizzled_row_bytes;
-    CopiesUnderWay copies;
+    CopiesInFlight copies;
     RowsOfRange<own_rows> rows_of_range;
     PipelineState<Traits::stages> stage;
     for (PipelineState<tile_slots> at;; ++at.count) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
         const int batch = tile.batch, kv_head = tile.head / params.heads_of_kv_head;
         const auto *const k_row_0 = params.k_rows.first_row<const Element>(batch, kv_head);
         const auto *const v_row_0 = params.v_rows.first_row<const Element>(batch, kv_head);
-        EndOfTile<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], half == 0);
+        TileEndSignal<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], half == 0);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             int first = (range.blocks - 1) * Traits::range_block_rows + half * own_rows;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
                 const auto copy = [&](const Element *row_0, std::int64_t distance, std::uint8_t *target, Mbarrier &full,
                                       Mbarrier &empty) {
                     copies.wait(empty, stage.parity_to_fill());
-                    copy_in_order<Traits::head_dim, Traits::range_block_rows>(
+                    copy_permuted_rows<Traits::head_dim, Traits::range_block_rows>(
                         shared_address(target) + offset, row_0, distance, params.head_dim, own, [](int, int) {});
                     copies.add(full);
                 };
@@ -96,18 +96,18 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
     }
 }
 
-// Q: warps 2 and 3, every other few rows each, or along a curve warp 2.
+// Warps 2 and 3: copy Q, every other few rows each. If rows are permuted, warp 2 copies Q alone.
 
 template <class Traits>
 __device__ __forceinline__ void copy_own_queries(const ForwardParams &params, const RowBlock &row_block,
                                                  const typename Traits::Element *row_0, std::uint32_t target) {
     constexpr int parts = RowLanes<Traits::head_dim>::parts, lanes = RowLanes<Traits::head_dim>::lanes;
-    constexpr int at_once = 2 * warp_threads / lanes; // rows, of both warps
+    constexpr int at_once = 2 * warp_threads / lanes; // rows that both warps copy at once
     const int part = static_cast<int>(threadIdx.x) % lanes;
     if (part >= parts)
         return;
     const int first_row = static_cast<int>(threadIdx.x) % (2 * warp_threads) / lanes;
-    const int rows = part * 8 < params.head_dim ? row_block.rows : 0; // the others are zeros
+    const int rows = part * 8 < params.head_dim ? row_block.rows : 0; // the other rows become zeros
     row_0 += part * 8 < params.head_dim ? part * 8 : 0;
     const auto *next = row_0 + (row_block.first + first_row * row_block.stride - params.q.start) * params.q.row;
     const std::int64_t distance = std::int64_t{at_once} * row_block.stride * params.q.row;
@@ -133,19 +133,19 @@ __device__ __forceinline__ void copy_queries(const ForwardParams &params, Forwar
     for (PipelineState<tile_slots> at;; ++at.count) {
         const PipelineState<Traits::query_slots> query{at.count};
         do_other_work.begin_tile();
-        wait_working(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
+        work_while_waiting(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
         if (tile.ranges < 0)
             return do_all(do_other_work);
-        wait_working(shared.query_empty[query.slot()], query.parity_to_fill(), do_other_work);
+        work_while_waiting(shared.query_empty[query.slot()], query.parity_to_fill(), do_other_work);
         const auto *const row_0 = params.q.first_row<const Element>(tile.batch, tile.head);
         for (int u = 0; u < Traits::consumers; ++u) {
             const RowBlock row_block = tile.row_block[u];
             const std::uint32_t target = shared_address(shared.queries[query.slot()]) + u * Traits::row_block_bytes;
             if (row_block.rows == 0)
                 continue;
-            if constexpr (Traits::in_order)
-                copy_in_order<Traits::head_dim, row_block_rows>(
+            if constexpr (Traits::is_permuted)
+                copy_permuted_rows<Traits::head_dim, row_block_rows>(
                     target, row_0, params.q.row, params.head_dim, RowsOfLanes<row_block_rows>([&](int i) {
                         return params.query_row<Traits::order>(row_block.position(i));
                     }),

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared memory of the fused forward kernel; forward.cuh tells who fills and who empties what.
+// Shared memory of the fused forward kernel. forward.cuh tells who fills and who empties each barrier.
 #pragma once
 
 #include "cuda/fused/schedule/tile.cuh"
 #include "cuda/fused/schedule/tile_search.cuh"
 #include "cuda/fused/sm90/mbarrier.cuh"
-#include "cuda/fused/sm90/tile_feed.cuh"
+#include "cuda/fused/sm90/tile_scheduler.cuh"
 
 #include <cstdint>
 
 namespace annulus {
 
 template <class Traits> struct ForwardShared {
-    static constexpr bool of_keys = false;
-    static constexpr bool several = true; // sequences, maybe
+    static constexpr bool rows_are_keys = false;
+    static constexpr bool may_have_sequences = true; // grids may be over several sequences
     static constexpr int row_blocks = Traits::consumers, range_block_rows = Traits::range_block_rows;
     std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::row_block_bytes];
     std::uint8_t k[Traits::stages][Traits::stage_bytes];
     std::uint8_t v[Traits::stages][Traits::stage_bytes];
     Tile<Traits::consumers> tiles[tile_slots];
     TileSearch search;
-    int pieces_begun; // of rows to be cleared
+    int pieces_begun; // how many pieces of rows to clear the CTA has begun
     Mbarrier tile_full[tile_slots], tile_ending[tile_slots], tile_empty[tile_slots];
     Mbarrier query_full[Traits::query_slots], query_empty[Traits::query_slots];
     Mbarrier k_full[Traits::stages], k_empty[Traits::stages], v_full[Traits::stages], v_empty[Traits::stages];
@@ -34,12 +34,12 @@ template <class Traits> struct ForwardShared {
             tile_empty[i].init(consumer_warps + 3);
         }
         for (int i = 0; i < Traits::query_slots; ++i) {
-            query_full[i].init(Traits::in_order ? 1 : 2);
+            query_full[i].init(Traits::is_permuted ? 1 : 2);
             query_empty[i].init(consumer_warps);
         }
         for (int i = 0; i < Traits::stages; ++i) {
-            k_full[i].init(Traits::in_order ? 2 : 1);
-            v_full[i].init(Traits::in_order ? 2 : 1);
+            k_full[i].init(Traits::is_permuted ? 2 : 1);
+            v_full[i].init(Traits::is_permuted ? 2 : 1);
             k_empty[i].init(consumer_warps);
             v_empty[i].init(consumer_warps);
         }

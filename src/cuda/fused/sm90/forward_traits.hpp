@@ -8,35 +8,36 @@
 
 namespace annulus {
 
-// The head dimensions that there are kernels for, of which meson.build compiles those that are asked for; another one
-// takes the next larger.
+// The head dimensions of the kernels. meson.build compiles the head dimensions that are asked for. Any other head
+// dimension uses the kernel of the next larger one.
 inline constexpr int fused_head_dims[] = {32, 48, 64, 80, 96, 128, 192, 256};
 
 template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     using Element = Element_;
     static constexpr int head_dim = head_dim_;
     static constexpr RowOrder order = order_;
-    static constexpr bool in_order = order == RowOrder::along_curve;
-    static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
-    // How many of the feeding warps clear rows meanwhile (clear_rows.cuh).
-    static constexpr int clearing_warps = head_dim > 128 ? 0 : in_order ? 2 : 3;
+    static constexpr bool is_permuted = order == RowOrder::along_curve;
+    static constexpr int chunks = (head_dim + 63) / 64; // chunks of 64 columns that a row has in shared memory
+    // How many of the producer's warps clear rows while they wait (clear_rows.cuh).
+    static constexpr int clearing_warps = head_dim > 128 ? 0 : is_permuted ? 2 : 3;
 
-    // Warpgroups that compute, a row block of 64 queries each; and one that feeds them.
+    // Consumer warpgroups, each with a row block of 64 queries. One producer warpgroup comes in addition.
     static constexpr int consumers = head_dim <= 128 ? 3 : 2;
     using Registers = WarpgroupRegisters<consumers>;
     static constexpr int threads = Registers::threads;
-    // Whether Q K^T of a block is computed beside the softmax and P V of the block before.
+    // Whether Q K^T of a KV block is computed beside the softmax and P V of the block before.
     static constexpr bool overlaps = head_dim <= 64 || head_dim > 128;
-    // Whether multiplicities of keys are read once for a range, which is faster than for each block, but for one of the
-    // kernels: there the compiler orders its loop worse without these reads (notes.md).
-    static constexpr bool keeps_weights = head_dim != 48;
+    // Whether multiplicities of keys are read once for a range, which is faster than for each KV block. One kernel is
+    // the exception: there the compiler orders the loop worse without these reads (notes.md).
+    static constexpr bool loads_weights_once = head_dim != 48;
 
-    // Whether blocks that hide no keys are taken by the maxima of those before. K is held longer for it: along a curve,
-    // where it comes late, two stages are too few; and above 128 columns there is less to gain than to lose.
-    static constexpr bool trusts_maxima = head_dim <= 64 || (head_dim <= 128 && !in_order);
+    // Whether KV blocks that hide no keys are processed with the maxima of the blocks before. K is held longer for it.
+    // For permuted rows, where K comes late, two stages are too few. Above 128 columns there is less to gain than to
+    // lose.
+    static constexpr bool reuses_maxima = head_dim <= 64 || (head_dim <= 128 && !is_permuted);
 
-    static constexpr int range_block_rows = head_dim <= 128 ? 128 : 64; // keys
-    static constexpr int stages = head_dim <= 64 ? 4 : 2;               // of K and of V
+    static constexpr int range_block_rows = head_dim <= 128 ? 128 : 64; // keys of a KV block
+    static constexpr int stages = head_dim <= 64 ? 4 : 2;               // for K, and for V
     static constexpr int query_slots = head_dim <= 192 ? 2 : 1;
 
     static constexpr int row_block_bytes = 64 * chunks * 128;

@@ -11,12 +11,12 @@ namespace annulus {
 
 namespace {
 
-// use(std::integral_constant) with the smallest of the kernels' head dimensions that is large enough.
+// Calls use(std::integral_constant) with the smallest of the kernels' head dimensions that is large enough.
 template <class Use> void with_head_dim(int head_dim, const Use &use) {
     with_first<fused_head_dims>([&](int candidate) { return head_dim <= candidate; }, use);
 }
 
-// Whether kernels of a head dimension were compiled.
+// Returns whether the kernels of a head dimension were compiled.
 constexpr bool is_compiled(int head_dim) {
     return is_among<ANNULUS_SM90_HEAD_DIMS>(head_dim);
 }
@@ -32,7 +32,7 @@ bool are_compiled(int head_dim) {
 KernelShape forward_shape(int head_dim) {
     KernelShape shape{};
     with_head_dim(head_dim, [&](auto dim) {
-        // Along curves and in float16 they are the same.
+        // Kernels for permuted rows or float16 have the same shape.
         using Traits = ForwardTraits<__nv_bfloat16, dim.value, RowOrder::linear>;
         shape = {.row_blocks = Traits::consumers,
                  .range_block_rows = Traits::range_block_rows,
@@ -52,7 +52,7 @@ BackwardShapes backward_shapes(int head_dim) {
         };
         shapes = {shape_of(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_q, RowOrder::linear>()),
                   shape_of(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_k, RowOrder::linear>()),
-                  stores_d_s(head_dim) ? StoringKernels::one : StoringKernels::none};
+                  has_storing_kernels(head_dim) ? StoringKernels::one : StoringKernels::none};
     });
     return shapes;
 }

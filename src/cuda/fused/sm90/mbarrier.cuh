@@ -19,14 +19,14 @@ struct alignas(8) Mbarrier {
     __device__ __forceinline__ void arrive() {
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
     }
-    // One arrival of the whole warp.
+    // Arrives once for the whole warp.
     __device__ __forceinline__ void arrive_as_warp() {
         asm volatile("{\n.reg .pred elected;\n"
                      "elect.sync _|elected, 0xffffffff;\n"
                      "@elected mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(shared_address(this))
                      : "memory");
     }
-    // Arrives; the phase ends when besides all arrivals so many bytes have been copied.
+    // Arrives. The phase ends when all arrivals have come and `bytes` bytes have been copied.
     __device__ __forceinline__ void arrive_expecting(unsigned bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                      : "memory");
@@ -35,7 +35,7 @@ struct alignas(8) Mbarrier {
     __device__ __forceinline__ void arrive_after_cp_async() {
         asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(this)) : "memory");
     }
-    // Whether the phase of this parity has ended.
+    // Returns whether the phase of this parity has ended.
     __device__ __forceinline__ bool has_ended(unsigned parity) const {
         std::uint32_t done;
         asm volatile("{\n.reg .pred p;\n"
@@ -46,7 +46,7 @@ struct alignas(8) Mbarrier {
                      : "memory");
         return done;
     }
-    // Until the phase of this parity has ended.
+    // Waits until the phase of this parity has ended.
     __device__ __forceinline__ void wait(unsigned parity) const {
         const std::uint32_t address = shared_address(this);
         std::uint32_t done;
@@ -65,13 +65,13 @@ __device__ __forceinline__ void publish_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// The place in a ring of `slots` that is filled, and emptied, for the count-th time.
+// A place in a ring of `slots` slots: the slot that is filled, and emptied, after `count` others.
 template <int slots> struct PipelineState {
     static_assert((slots & (slots - 1)) == 0);
     unsigned count = 0;
 
     __device__ __forceinline__ int slot() const { return static_cast<int>(count % slots); }
-    // What one who fills waits for on an `empty` barrier, and one who empties on a `full` one.
+    // Return the parity that a producer waits for on an `empty` barrier, and a consumer on a `full` barrier.
     __device__ __forceinline__ unsigned parity_to_fill() const { return ~(count / slots) & 1; }
     __device__ __forceinline__ unsigned parity_to_empty() const { return count / slots & 1; }
 };

@@ -11,7 +11,7 @@
 
 namespace annulus {
 
-// result = A B^T: 64 rows of A and `rows` of B, both of `columns` columns in shared memory.
+// Starts result = A B^T, with 64 rows of A and `rows` rows of B, both of `columns` columns in shared memory.
 template <class Element, int columns, int rows>
 __device__ __forceinline__ void multiply_rows(float (&result)[rows / 2], std::uint32_t a, std::uint32_t b) {
     fence_registers(result);
@@ -24,7 +24,7 @@ __device__ __forceinline__ void multiply_rows(float (&result)[rows / 2], std::ui
     wgmma_commit();
 }
 
-// sum += A B: A in registers, `rows` of B, of `columns` columns, in shared memory.
+// Starts sum += A B, with A in registers, and `rows` rows of `columns` columns of B in shared memory.
 template <class Element, int columns, int rows>
 __device__ __forceinline__ void add_product(float (&sum)[columns / 2], std::uint32_t (&a)[rows / 4], std::uint32_t b) {
     fence_registers(sum);

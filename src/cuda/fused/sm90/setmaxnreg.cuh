@@ -4,12 +4,12 @@
 
 namespace annulus {
 
-// Hands registers back to the block, and takes them: of every thread of a warpgroup, within what the block started
-// with. More than that hangs.
-template <int count> __device__ __forceinline__ void shrink_registers() {
+// Give registers of every thread of a warpgroup back to the CTA, and take registers for every thread. The CTA has the
+// registers that it started with: taking more hangs.
+template <int count> __device__ __forceinline__ void warpgroup_reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
-template <int count> __device__ __forceinline__ void grow_registers() {
+template <int count> __device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 

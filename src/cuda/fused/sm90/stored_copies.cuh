@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the feeding warps do for tiles of queries, for which stored dS is multiplied.
+// What the producer's warps do for tiles of queries, for which stored dS is multiplied.
 //
-// In shared memory the stages of such a tile, halves of four images, of 32 keys, take the place of its row blocks, a
-// half for each consumer, and blocks of 64 rows of K that of the ranges' stages. So the next tile's row blocks can be
-// copied meanwhile, as ever; but whoever uses the stages of ranges waits until the other kind of tile is done with
-// them.
+// In shared memory, a stage of such a tile has halves of four images, of 32 keys. The stages take the place of the
+// tile's row blocks, a half for each consumer. Blocks of 64 rows of K take the place of the ranges' stages. So the next
+// tile's row blocks can be copied meanwhile, as ever. A warp that uses the stages of ranges must wait until the other
+// kind of tile is done with them.
 #pragma once
 
 #include "cuda/device/warp.cuh"
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/backward_shared.cuh"
-#include "cuda/fused/sm90/copy_in_order.cuh"
+#include "cuda/fused/sm90/copy_permuted_rows.cuh"
 #include "cuda/fused/sm90/other_work.cuh"
-#include "cuda/fused/sm90/tile_feed.cuh"
+#include "cuda/fused/sm90/tile_scheduler.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
 #include <cstdint>
 
 namespace annulus {
 
-// The warp that finds tiles: those of a launch that stores dS and multiplies it. It tells the other CTAs, too, which of
-// its own have ended: then no warp writes or reads their dS any more.
+// The tile scheduler of a launch that stores dS and multiplies it. It also publishes to other CTAs which tiles of this
+// CTA have ended: then no warp writes or reads their dS any more.
 template <class Traits> class StoredTileFinder {
   public:
     __device__ __forceinline__ StoredTileFinder(const BackwardParams &params, BackwardShared<Traits> &shared)
         : params_(params), shared_(shared) {}
 
-    // Finds the next tile that there is, and waits until what it needs is done; false if there is none.
+    // Finds the next tile, and waits until the tiles that it needs have ended. Returns false if no tile is left.
     __device__ __forceinline__ bool take(const PipelineState<tile_slots> &at) {
-        const StoredTurns &turns = params_.kept.turns;
+        const StoredTurns &turns = params_.stored_d_s.turns;
         for (;;) {
             const int number = turns.launch_turns.first + static_cast<int>(take_next(params_));
             if (number >= turns.launch_turns.end) {
-                tell(at.count, true);
+                publish_ended(at.count, true);
                 return false;
             }
             const StoredTurn turn = turns.turn(number);
             if (!turns.has_group(turn))
                 continue;
             const bool is_found = turns.has_cell(turn) && find(turn, at.slot());
-            while (!is_ready(turn)) // it may be the tile at hand that it waits for
-                tell(at.count, false);
+            while (!is_ready(turn)) // this may wait for the CTA's current tile
+                publish_ended(at.count, false);
             if (is_found) {
                 if (is_first_lane())
                     shared_.turns[at.slot()] = turn;
@@ -50,10 +50,11 @@ template <class Traits> class StoredTileFinder {
         }
     }
 
-    // Of the first `end` tiles those that have ended; or all of them, as soon as they have.
-    __device__ __forceinline__ void tell(unsigned end, bool waits) {
-        for (; told_ < end; ++told_) {
-            const PipelineState<tile_slots> next_there{told_ + tile_slots};
+    // Publishes which of the first `end` tiles have ended. If it `waits`, it publishes all of them, as soon as they
+    // have.
+    __device__ __forceinline__ void publish_ended(unsigned end, bool waits) {
+        for (; published_count_ < end; ++published_count_) {
+            const PipelineState<tile_slots> next_there{published_count_ + tile_slots};
             Mbarrier &empty = shared_.tile_empty[next_there.slot()];
             if (waits)
                 empty.wait(next_there.parity_to_fill());
@@ -67,26 +68,26 @@ template <class Traits> class StoredTileFinder {
     __device__ __forceinline__ static bool is_first_lane() { return threadIdx.x % warp_threads == 0; }
 
     __device__ __forceinline__ bool find(const StoredTurn &turn, int slot) {
-        const StoredDs &stored = params_.kept;
-        if (turn.cell >= stored.segments * stored.heads * stored.batches) // the last launch may have fewer
+        const StoredDs &stored = params_.stored_d_s;
+        if (turn.cell >= stored.segments * stored.heads * stored.batches) // the last launch may have fewer cells
             return false;
         if (!turn.multiplies)
             return find_storing_tile<Traits::range_block_rows>(params_, turn, shared_.tiles[slot]);
         StoredTile tile;
         const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
-        const bool is_found = tile.find(params_.of_queries, turn.cell, turn.pass, groups - 1 - turn.index);
+        const bool is_found = tile.find(params_.query_work, turn.cell, turn.pass, groups - 1 - turn.index);
         if (is_first_lane()) {
             shared_.stored_tiles[slot] = tile;
-            shared_.stored_stages_before[slot] = stages_;
+            shared_.stored_stages_before[slot] = stage_count_;
             shared_.tiles[slot].ranges = 0;
         }
         if (is_found)
-            stages_ += 2 * static_cast<unsigned>(tile.key_blocks);
+            stage_count_ += 2 * static_cast<unsigned>(tile.key_blocks);
         return is_found;
     }
 
     __device__ __forceinline__ unsigned *count_of(int group, bool multiplies) const {
-        return params_.kept.done + 2 * params_.kept.turns.place(group) + multiplies;
+        return params_.stored_d_s.done + 2 * params_.stored_d_s.turns.place(group) + multiplies;
     }
     __device__ __forceinline__ bool have_ended(int group, bool multiplying, int needed) const {
         unsigned done;
@@ -94,11 +95,12 @@ template <class Traits> class StoredTileFinder {
         return __all_sync(~0u, done >= static_cast<unsigned>(needed));
     }
     __device__ __forceinline__ bool is_ready(const StoredTurn &turn) const {
-        const StoredTurns &turns = params_.kept.turns;
+        const StoredTurns &turns = params_.stored_d_s.turns;
         return have_ended(turn.group, !turn.multiplies, turns.needed(turn)) &&
                (!turns.adds(turn) || have_ended(turns.group_before(turn), false, turns.needed_before(turn)));
     }
-    // dS is read and written by bulk copies, whose end the barriers of the tile have shown.
+    // Publishes that a turn has ended. Bulk copies read and write dS, and the tile's barriers have shown that they are
+    // done.
     __device__ __forceinline__ void finish(const StoredTurn &turn) const {
         if (!is_first_lane())
             return;
@@ -108,56 +110,56 @@ template <class Traits> class StoredTileFinder {
 
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
-    unsigned told_ = 0, stages_ = 0; // tiles that have ended; stages of those found
+    unsigned published_count_ = 0, stage_count_ = 0; // tiles published; stages of the tiles found
 };
 
 template <class Traits>
 __device__ __forceinline__ void find_stored_tiles(const BackwardParams &params, BackwardShared<Traits> &shared) {
     StoredTileFinder<Traits> finder(params, shared);
     // Once a slot is free, the tile that had it has ended.
-    const auto begin = [&](const PipelineState<tile_slots> &at) { finder.tell(max(at.count, 1U) - 1, true); };
+    const auto begin = [&](const PipelineState<tile_slots> &at) { finder.publish_ended(max(at.count, 1U) - 1, true); };
     const auto take = [&](const PipelineState<tile_slots> &at) { return finder.take(at); };
     NoOtherWork nothing;
     find_tiles_by(
         shared, begin, take, [](const PipelineState<tile_slots> &) {}, nothing);
 }
 
-// The warp that copies row blocks: their place is the stages' of the tile.
+// The warp that copies row blocks: hands their slot to the stages of the tile.
 template <class Traits, class OtherWork>
-__device__ __forceinline__ void give_row_blocks_to_stored(BackwardShared<Traits> &shared,
-                                                          const PipelineState<tile_slots> &at,
-                                                          OtherWork &&do_other_work) {
+__device__ __forceinline__ void hand_slot_to_stored_d_s(BackwardShared<Traits> &shared,
+                                                        const PipelineState<tile_slots> &at,
+                                                        OtherWork &&do_other_work) {
     const PipelineState<Traits::row_block_slots> slot{at.count};
-    wait_working(shared.row_block_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
+    work_while_waiting(shared.row_block_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
     if (threadIdx.x % warp_threads == 0)
-        for (int i = 0; i < 2; ++i) // for the score rows, and for the value rows
+        for (int i = 0; i < 2; ++i) // for q_or_k, and for v_or_d_o
             shared.row_block_full[slot.slot()].arrive();
 }
 
-// Two warps, of which one copies the first half of each row block of keys and one the other: images, and K as it lies
-// in memory, 64 rows with the first half, or along a curve each its own.
+// Copies images and K, by two warps: one copies the first half of each row block of keys, the other the second half.
+// The first warp also copies all 64 rows of K. If rows are permuted, each warp copies its own half of K.
 template <class Traits> class StoredCopies {
   public:
     __device__ __forceinline__ StoredCopies(const BackwardParams &params, BackwardShared<Traits> &shared, int half)
         : params_(params), shared_(shared), half_(half) {}
 
-    // Until the stages of ranges are free of K.
-    template <class Wait> __device__ __forceinline__ void wait_until_used(const Wait &wait) const {
-        if constexpr (Traits::keeps_d_s)
+    // Waits until the stages of ranges hold no K that is still to be read.
+    template <class Wait> __device__ __forceinline__ void wait_until_stages_are_free(const Wait &wait) const {
+        if constexpr (Traits::stores_d_s)
             for (unsigned i = 0; i < Traits::stored_stages; ++i) {
                 const Place before{place_.count + i};
                 wait(shared_.stored_empty[before.slot()], before.parity_to_fill());
             }
     }
 
-    // By one thread. `range`: the stage of ranges that would be next.
+    // Copies a tile's images and K. One thread calls it. `range` is the next stage of ranges.
     __device__ __forceinline__ void copy(const PipelineState<tile_slots> &at,
                                          const PipelineState<Traits::stages> &range) {
-        if constexpr (Traits::keeps_d_s) {
+        if constexpr (Traits::stores_d_s) {
             const StoredTile &tile = shared_.stored_tiles[at.slot()];
-            const int row = tile.first_key - params_.of_queries.first_range_row;
+            const int row = tile.first_key - params_.query_work.first_range_row;
             const int residue = row % tile.stride, index = row / tile.stride;
-            const CUtensorMap &map = params_.keys[residue >= params_.of_queries.longer_residues[0]];
+            const CUtensorMap &map = params_.keys[residue >= params_.query_work.longer_residues[0]];
             const int head = tile.head / params_.heads_of_kv_head, batch = tile.batch;
             const auto wait = [](const Mbarrier &barrier, unsigned parity) { barrier.wait(parity); };
             for_each_stage(at, range, wait, [&](int key_block, Mbarrier &full, unsigned bytes, const auto &load) {
@@ -172,13 +174,14 @@ template <class Traits> class StoredCopies {
         }
     }
 
-    // Along a curve, by a warp.
-    __device__ __forceinline__ void copy_in_order(const PipelineState<tile_slots> &at,
-                                                  const PipelineState<Traits::stages> &range, CopiesUnderWay &copies) {
-        if constexpr (Traits::keeps_d_s) {
+    // Does the same if rows are permuted. A whole warp calls it.
+    __device__ __forceinline__ void copy_permuted_rows(const PipelineState<tile_slots> &at,
+                                                       const PipelineState<Traits::stages> &range,
+                                                       CopiesInFlight &copies) {
+        if constexpr (Traits::stores_d_s) {
             using Element = typename Traits::Element;
             const StoredTile &tile = shared_.stored_tiles[at.slot()];
-            const BackwardWork &work = params_.of_queries;
+            const BackwardWork &work = params_.query_work;
             const TensorRows &rows = params_.key_rows;
             const auto *const row_0 = rows.first_row<const Element>(tile.batch, tile.head / params_.heads_of_kv_head);
             const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
@@ -192,7 +195,7 @@ template <class Traits> class StoredCopies {
                     full.arrive_expecting(bytes);
                     load();
                 }
-                annulus::copy_in_order<Traits::head_dim, row_block_rows>(
+                annulus::copy_permuted_rows<Traits::head_dim, row_block_rows>(
                     keys() + half_ * Traits::stored_keys * swizzled_row_bytes, row_0, rows.row, params_.head_dim, own,
                     [](int, int) {});
                 copies.add(full);
@@ -203,20 +206,21 @@ template <class Traits> class StoredCopies {
   private:
     using Place = PipelineState<Traits::stored_stages>;
 
-    // Where K of the row block at hand comes.
+    // Returns where K of the current row block goes.
     __device__ __forceinline__ std::uint32_t keys() const {
         return shared_.stored_keys(place_.count);
     }
 
-    // use(row block of keys, full, bytes of images, load) for each of the warp's stages; load() copies the images.
+    // Calls use(row block of keys, full, bytes of images, load) for each of the warp's stages. load() copies the
+    // images.
     template <class Wait, class Use>
     __device__ __forceinline__ void for_each_stage(const PipelineState<tile_slots> &at,
                                                    const PipelineState<Traits::stages> &range, const Wait &wait,
                                                    const Use &use) {
         constexpr int last_blocks = 32; // some 30,000 cycles of the matrix units
-        constexpr int of_consumer = Traits::stored_row_blocks;
+        constexpr int consumer_row_blocks = Traits::stored_row_blocks;
         const StoredTile &tile = shared_.stored_tiles[at.slot()];
-        const StoredDs &stored = params_.kept;
+        const StoredDs &stored = params_.stored_d_s;
         const PipelineState<Traits::row_block_slots> slot{at.count};
         wait(shared_.row_block_full[slot.slot()], slot.parity_to_empty());
         for (unsigned i = 0; i < Traits::stages; ++i) {
@@ -224,17 +228,17 @@ template <class Traits> class StoredCopies {
             wait(shared_.range_empty[before.slot()], before.parity_to_fill());
         }
         fence_async_proxies();
-        const bool tells = half_ == 0 && threadIdx.x % warp_threads == 0;
+        const bool signals = half_ == 0 && threadIdx.x % warp_threads == 0;
         const int keys = tile.key_blocks, first = tile.first_row_block, seen_by_all = tile.seen_by_all;
         const int row_blocks = min(StoredDs::row_blocks_of_tile, tile.row_blocks() - first);
         const std::uint32_t target = shared_.stored_image(slot.slot(), 0, 0);
         const std::uint8_t *images =
-            stored.halves(tile.batch, tile.head, tile.segment, 0, shared_.turns[at.slot()].pass).of_first_query;
+            stored.halves(tile.batch, tile.head, tile.segment, 0, shared_.turns[at.slot()].pass).first_query;
         int in_row = stored.queries; // images of a row block of keys
-        if (tells && keys == 0)      // a window may have none of the class
+        if (signals && keys == 0)    // a window may have no key of the class
             shared_.tile_ending[at.slot()].arrive();
         for (int key_block = 0; key_block < keys; ++key_block, place_.count += 2) {
-            if (tells && key_block == max(keys - last_blocks, 0))
+            if (signals && key_block == max(keys - last_blocks, 0))
                 shared_.tile_ending[at.slot()].arrive();
             const Place place{place_.count + half_};
             const int hidden = max(key_block - seen_by_all - first, 0);
@@ -243,15 +247,15 @@ template <class Traits> class StoredCopies {
             wait(shared_.stored_empty[place.slot()], place.parity_to_fill());
             use(key_block, full, (row_blocks - hidden) * StoredDs::half_bytes, [&] {
 #pragma unroll
-                for (int i = 0; i < StoredDs::row_blocks_of_tile; i += of_consumer) {
-                    const int begin = max(i, hidden), end = min(i + of_consumer, row_blocks);
+                for (int i = 0; i < StoredDs::row_blocks_of_tile; i += consumer_row_blocks) {
+                    const int begin = max(i, hidden), end = min(i + consumer_row_blocks, row_blocks);
                     if (begin < end)
                         bulk_load(target + place.slot() * BackwardShared<Traits>::stored_stage_bytes +
                                       BackwardShared<Traits>::stored_image_offset(begin),
                                   source + begin * StoredDs::half_bytes, (end - begin) * StoredDs::half_bytes, full);
                 }
             });
-            // The next row of images, of which causality may hide one more.
+            // The images of the next row block of keys. Causality may hide one more image.
             images += in_row * StoredDs::image_bytes;
             if (key_block >= seen_by_all) {
                 --in_row;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dQ = scale dS K from stored dS, by the warpgroups that compute: each has two of a tile's four row blocks of queries
-// and goes through the row blocks of keys.
+// dQ = scale dS K from stored dS, by the consumer warpgroups. Each has two of a tile's four row blocks of queries, and
+// goes through the row blocks of keys.
 #pragma once
 
 #include "cuda/fused/math/backward_epilogue.cuh"
@@ -20,7 +20,8 @@ template <class Traits> class StoredProduct {
     __device__ __forceinline__ StoredProduct(const BackwardParams &params, BackwardShared<Traits> &shared, int consumer)
         : params_(params), shared_(shared), consumer_(consumer) {}
 
-    // `slot`: of row blocks, where the tile's stages are. `stages`: how many were before the tile's.
+    // Finds dQ of a tile. `slot` is the slot of row blocks where the tile's stages are. `stages` is how many stages
+    // came before the tile's.
     __device__ __forceinline__ void find_d_q(const StoredTile &tile, int slot, unsigned stages) const {
         PipelineState<Traits::stored_stages> place{stages};
         const int row_block = tile.first_row_block + consumer_ * Traits::stored_row_blocks;
@@ -31,10 +32,11 @@ template <class Traits> class StoredProduct {
         const std::uint32_t images =
             smem_descriptor_start(shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks));
         const std::uint32_t keys = smem_descriptor_start(shared_.stored_keys(0), row_block_rows * swizzled_row_bytes);
-        // Under causality the first of the two row blocks sees the keys up to its own, the second one more.
-        const int all = uniform(tile.key_blocks), of_first = min(all, tile.seen_by_all + row_block + 1);
-        const int of_second = min(all, of_first + 1);
-        int present = tile.keys; // of keys, from the stage on
+        // Under causality, the first of the two row blocks sees the row blocks of keys up to its own. The second one
+        // sees one more.
+        const int all = uniform(tile.key_blocks), first_key_blocks = min(all, tile.seen_by_all + row_block + 1);
+        const int second_key_blocks = min(all, first_key_blocks + 1);
+        int present = tile.keys; // keys of the class, from the current stage on
         bool is_pending = false;
         const auto multiply = [&](auto has_first) {
             const int stage = place.slot();
@@ -43,7 +45,7 @@ template <class Traits> class StoredProduct {
             const std::uint32_t right = keys + BackwardShared<Traits>::stored_keys_offset(place.count) / 16 +
                                         place.count % 2 * (Traits::stored_keys * swizzled_row_bytes / 16);
             if (present < Traits::stored_keys)
-                clear_others(max(present, 0), address_of_descriptor(left), address_of_descriptor(right));
+                clear_absent_rows(max(present, 0), address_of_descriptor(left), address_of_descriptor(right));
             present -= Traits::stored_keys;
             fence_registers(x);
             fence_registers(y);
@@ -68,10 +70,10 @@ template <class Traits> class StoredProduct {
         };
         int block = 0;
 #pragma unroll 1
-        for (; block < 2 * of_first; ++block)
+        for (; block < 2 * first_key_blocks; ++block)
             multiply(std::true_type{});
 #pragma unroll 1
-        for (; block < 2 * of_second; ++block)
+        for (; block < 2 * second_key_blocks; ++block)
             multiply(std::false_type{});
         wgmma_wait<0>();
         fence_registers(x);
@@ -79,14 +81,14 @@ template <class Traits> class StoredProduct {
         if (is_pending)
             release(place.count - 1);
         for (; block < 2 * all; ++block, ++place.count) {
-            // The whole warpgroup must have seen a stage before it is given back.
+            // The whole warpgroup must have seen a stage before it is released.
             shared_.stored_full[place.slot()].wait(place.parity_to_empty());
             sync_warpgroup(consumer_);
             release(place.count);
         }
         sync_warpgroup(consumer_); // no warp's products read the stages any more
         const std::uint32_t staging = shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks);
-#pragma unroll 1 // as one code for both
+#pragma unroll 1 // one code for both
         for (int i = 0; i < Traits::stored_row_blocks; ++i) {
             write(tile, row_block + i, x, staging + i * Traits::row_block_bytes);
 #pragma unroll
@@ -105,9 +107,9 @@ template <class Traits> class StoredProduct {
             shared_.stored_empty[PipelineState<Traits::stored_stages>{count}.slot()].arrive();
     }
 
-    // Where a stage has but `present` keys of the class, the others' rows of K are of other segments and may be
-    // infinite, as what stands for their dS may.
-    __device__ __forceinline__ void clear_others(int present, std::uint32_t images, std::uint32_t keys) const {
+    // Clears what a stage has beyond its `present` keys of the class. These rows of K are of other segments and may be
+    // infinite, and so may be what stands for their dS.
+    __device__ __forceinline__ void clear_absent_rows(int present, std::uint32_t images, std::uint32_t keys) const {
         for (int i = present * 8 + thread_of_warpgroup(); i < Traits::stored_keys * 8; i += warpgroup_threads) {
 #pragma unroll
             for (int u = 0; u < Traits::stored_row_blocks; ++u)
@@ -124,14 +126,14 @@ template <class Traits> class StoredProduct {
                                           std::uint32_t staging) const {
         if (index >= tile.row_blocks())
             return;
-        const BackwardWork &work = params_.of_queries;
-        // They count from the last query, so that the first one may lack some.
+        const BackwardWork &work = params_.query_work;
+        // Row blocks count from the last query, so that the first row block may lack some rows.
         const int lacking = tile.row_blocks() * row_block_rows - tile.queries;
         const RowBlockFromLast row_block{tile.first + (index * row_block_rows - lacking) * tile.stride, tile.stride,
                                          index == 0 ? lacking : 0};
         BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>, RowBlockFromLast, ReducePartialRows>(
             work, work.destination, tile.batch, tile.head, row_block)
-            .write(x, work.scale, staging, work.d_scores, work.partial_d_scores);
+            .write(x, work.scale, staging, work.d_q_or_k, work.partial_d_q_or_k);
     }
 
     const BackwardParams &params_;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t element_bytes = 2;
 
-// Rows residue, residue + dilation, … of a matrix, `rows` of each of so many residues.
+// Encodes a map of rows residue, residue + dilation, … of a matrix: `rows` of them for each of `residues` residues.
 void encode(const RangeMatrix &matrix, const Problem &problem, std::int64_t rows, std::int64_t residues,
             std::int64_t dilation, int box_rows, CUtensorMap &map) {
     static auto *const encode_tiled = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
@@ -42,7 +42,7 @@ void replace_address(CUtensorMap &map, void *data) {
 
 void RangeMaps::bind(const RangeMatrix &matrix, const TileGrid &tiles, const Problem &problem, int box_rows,
                      CUtensorMap *maps) {
-    const DeviceRows before = std::exchange(bound_, {}); // nothing, if the driver refuses
+    const DeviceRows before = std::exchange(bound_, {}); // nothing is bound if the driver refuses
     const bool same_strides = before.data && before.batch == matrix.rows.batch && before.row == matrix.rows.row &&
                               before.head == matrix.rows.head;
     if (!same_strides || before.data != matrix.rows.data)

@@ -11,12 +11,13 @@
 
 namespace annulus {
 
-// The maps of one matrix, two for each stride of the grid (TileGrid), in a kernel's parameters. They are encoded when
-// the matrix has other strides than the one before; where it only lies elsewhere, they get its address.
+// The tensor maps of one matrix in a kernel's parameters, two for each stride of the grid (TileGrid). They are encoded
+// if the matrix has other strides than the last one. If only its address differs, they get the new address.
 class RangeMaps {
   public:
-    // Dimensions (column, row of a residue, residue, head, batch); a box is 64 columns and box_rows rows, with 128-byte
-    // swizzle and zeros beyond the matrix's end. `maps` are the same every time. Throws Error(ANNULUS_ERROR_DEVICE).
+    // Dimensions are (column, row of a residue, residue, head, batch). A box is 64 columns and `box_rows` rows, with
+    // 128-byte swizzle, and zeros beyond the matrix's end. `maps` must be the same every time. Throws
+    // Error(ANNULUS_ERROR_DEVICE).
     void bind(const RangeMatrix &matrix, const TileGrid &tiles, const Problem &problem, int box_rows,
               CUtensorMap *maps);
 

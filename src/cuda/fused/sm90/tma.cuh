@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies into shared memory by tensor maps (TMA), in bulk and by threads (cp.async), and the fence between ordinary
-// accesses and those of the async proxy.
+// Copies into shared memory: by tensor maps (TMA), in bulk, and by threads (cp.async). A fence orders ordinary accesses
+// and accesses of the async proxy.
 #pragma once
 
 #include "cuda/fused/sm90/mbarrier.cuh"
@@ -11,8 +11,8 @@
 
 namespace annulus {
 
-// The box of a five-dimensional tensor map at the coordinates, by one thread. Elements outside the map's extents are
-// zeros, and count among the bytes that the barrier expects.
+// Copies the box of a five-dimensional tensor map at the given coordinates. One thread calls it. Elements outside the
+// map's extents become zeros, and count among the bytes that the barrier expects.
 __device__ __forceinline__ void tma_load(std::uint32_t target, const CUtensorMap &map, Mbarrier &barrier, int c0,
                                          int c1, int c2, int c3, int c4) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -21,7 +21,7 @@ __device__ __forceinline__ void tma_load(std::uint32_t target, const CUtensorMap
                  : "memory");
 }
 
-// 16 bytes, or as many zeros where there is nothing to be read.
+// Copy 16 bytes, or 4, or write zeros if they are not `present`.
 __device__ __forceinline__ void cp_async_16(std::uint32_t target, const void *source, bool present) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(present ? 16 : 0)
                  : "memory");
@@ -33,7 +33,7 @@ __device__ __forceinline__ void cp_async_4(std::uint32_t target, const void *sou
 __device__ __forceinline__ void cp_async_wait_all() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
-// In groups: until all but the last `pending` ones are done.
+// End a group of copies, and wait until all groups but the last `pending` ones are done.
 __device__ __forceinline__ void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -41,14 +41,15 @@ template <int pending> __device__ __forceinline__ void cp_async_wait_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Bytes next to one another, a multiple of 16 at addresses that are, by one thread.
+// Copies consecutive bytes. Their number and both addresses are multiples of 16. One thread calls it.
 __device__ __forceinline__ void bulk_load(std::uint32_t target, const void *source, unsigned bytes, Mbarrier &barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
         "l"(source), "r"(bytes), "r"(shared_address(&barrier))
         : "memory");
 }
-// The other way, in groups: a thread waits until its groups have been read from shared memory, or written as well.
+// Copies the other way, as one group. A thread waits until its groups have been read from shared memory, or until they
+// have been written as well.
 __device__ __forceinline__ void bulk_store(void *target, std::uint32_t source, unsigned bytes) {
     asm volatile(
         "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(target),
@@ -62,11 +63,11 @@ __device__ __forceinline__ void bulk_store_wait() {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// What this thread wrote to shared memory is seen by wgmma and bulk copies that come after a barrier.
+// Makes what this thread wrote to shared memory visible to wgmma and bulk copies that come after a barrier.
 __device__ __forceinline__ void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// The same of global memory, too.
+// Does the same for global memory, too.
 __device__ __forceinline__ void fence_async_proxies() {
     asm volatile("fence.proxy.async;" ::: "memory");
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// How one feeding warpgroup and those that compute share a block's registers.
+// How one producer warpgroup and the consumer warpgroups share a CTA's registers.
 #pragma once
 
 namespace annulus {
 
-// In registers of a thread. They can only be moved inside what the block starts with: more would hang.
+// In registers of a thread. They can only move within what the CTA starts with: taking more would hang.
 template <int consumers> struct WarpgroupRegisters {
     static constexpr int threads = (consumers + 1) * 128;
     static constexpr int started = 65536 / threads / 8 * 8;
-    static constexpr int feeder = consumers == 3 ? 32 : 40;
+    static constexpr int producer = consumers == 3 ? 32 : 40;
     static constexpr int consumer = consumers == 3 ? 160 : 232;
-    static_assert(feeder + consumers * consumer <= (consumers + 1) * started);
+    static_assert(producer + consumers * consumer <= (consumers + 1) * started);
 };
 
 } // namespace annulus

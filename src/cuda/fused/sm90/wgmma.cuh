@@ -13,33 +13,33 @@
 
 namespace annulus {
 
-// Where an operand begins, low half: that which changes. Addresses advance in it by bytes / 16. `lbo` is the distance
-// of 64-column chunks of an operand that is read across its rows, else unused.
+// Returns the low half of an operand's descriptor, which says where the operand begins. To advance, add bytes / 16.
+// `lbo` is the distance between the 64-column chunks of an operand that is read across its rows, else unused.
 __device__ __forceinline__ std::uint32_t smem_descriptor_start(std::uint32_t address, std::uint32_t lbo = 0) {
     return (address & 0x3ffff) >> 4 | lbo >> 4 << 16;
 }
-// The address again, in shared memory, that such a low half is of.
+// Returns the address in shared memory that such a low half holds.
 __device__ __forceinline__ std::uint32_t address_of_descriptor(std::uint32_t start) {
     return (start & 0x3fff) << 4;
 }
-// High half: 8 rows are 1024 bytes; 128-byte swizzle.
+// Returns the descriptor with its high half: 8 rows are 1024 bytes, 128-byte swizzle.
 __device__ __forceinline__ std::uint64_t smem_descriptor(std::uint32_t start) {
     return std::uint64_t{1u << 30 | 1024 >> 4} << 32 | start;
 }
 
-// Before the first product, and after registers that products use were written.
+// For use before the first product, and after writes to registers that products use.
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until no more than `pending` committed groups are at work.
+// Waits until at most `pending` committed groups are running.
 template <int pending> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-// Registers that products in flight read or write: the compiler must not have moved them past here.
+// Keeps the compiler from moving registers past this point, which products in flight read or write.
 template <int count> __device__ __forceinline__ void fence_registers(float (&x)[count]) {
 #pragma unroll
     for (int i = 0; i < count; ++i)
@@ -58,7 +58,7 @@ template <class Element, int columns> struct WgmmaRsMnMajor;
 // d += A^T B: A [16, 64] and B [16, columns] in shared memory, both read across their rows.
 template <class Element, int columns> struct WgmmaSsMnMajor;
 
-// The operands of an instruction: accumulators %0, %1, … and the others behind them.
+// The operands of an instruction: accumulators %0, %1, …, then the other operands.
 #define ANNULUS_NAMES_4(t) "%" t "0, %" t "1, %" t "2, %" t "3"
 #define ANNULUS_NAMES_6(t) ANNULUS_NAMES_4(t) ", %" t "4, %" t "5"
 #define ANNULUS_NAMES_8(t) ANNULUS_NAMES_6(t) ", %" t "6, %" t "7"
@@ -91,7 +91,7 @@ template <class Element, int columns> struct WgmmaSsMnMajor;
 #define ANNULUS_ACCUMULATORS_96(i) ANNULUS_ACCUMULATORS_64(i), ANNULUS_ACCUMULATORS_32((i) + 64)
 #define ANNULUS_ACCUMULATORS_128(i) ANNULUS_ACCUMULATORS_64(i), ANNULUS_ACCUMULATORS_64((i) + 64)
 
-// n columns in c = n / 2 accumulators of a lane; the operands behind them are named by their numbers.
+// n columns take c = n / 2 accumulators of a lane. The operands behind the accumulators are named by their numbers.
 #define ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, n, c, a, b, p)                                                             \
     template <> struct WgmmaSsKMajor<type, n> {                                                                        \
         static __device__ __forceinline__ void run(float (&d)[c], std::uint64_t rows, std::uint64_t columns,           \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the feeding warpgroups of the fused kernels have in common: finding tiles.
+// The tile scheduler of the fused kernels: a warp of the producer that finds tiles.
 #pragma once
 
 #include "cuda/fused/schedule/find_tile.cuh"
@@ -12,57 +12,59 @@ namespace annulus {
 
 constexpr int tile_slots = 2;
 
-// Of a warp that copies the blocks of ranges: tells the one that finds tiles when the tile at hand comes to its end.
-// The next one is found then before consumers need it. Taken earlier it might be a long one that waits here when other
-// CTAs have none left; where tiles do not differ it is taken at once.
-template <class Traits> class EndOfTile {
+// Tells the tile scheduler that the current tile comes to its end. A warp that copies the blocks of ranges gives this
+// signal. The next tile is then found before consumers need it. Taken earlier, it might be a long tile that waits here
+// when other CTAs have none left. If tiles do not differ, the next tile is taken at once.
+template <class Traits> class TileEndSignal {
   public:
-    // Of several warps one `tells`.
+    // Only one of several warps `signals`.
     template <class Tile>
-    __device__ __forceinline__ EndOfTile(const TileGrid &grid, bool tiles_differ, const Tile &tile, Mbarrier &ending,
-                                         bool tells)
-        : ending_(ending), tells_(tells && threadIdx.x % warp_threads == 0),
+    __device__ __forceinline__ TileEndSignal(const TileGrid &grid, bool tiles_differ, const Tile &tile,
+                                             Mbarrier &ending, bool signals)
+        : ending_(ending), signals_(signals && threadIdx.x % warp_threads == 0),
           last_blocks_(grid.branch_count > 1 ? 4 * last_blocks_of_one_branch : last_blocks_of_one_branch) {
-        if (tells_ && tiles_differ)
+        if (signals_ && tiles_differ)
             for (int i = 0; i < tile.ranges; ++i)
-                left_ += tile.range[i].blocks;
-        if (left_ < last_blocks_)
-            tell();
+                remaining_ += tile.range[i].blocks;
+        if (remaining_ < last_blocks_)
+            signal();
     }
-    // Before each block.
+    // For use before each block.
     __device__ __forceinline__ void next_block() {
-        if (left_-- == last_blocks_)
-            tell();
+        if (remaining_-- == last_blocks_)
+            signal();
     }
 
   private:
-    // Some 25,000 cycles of the matrix units, several times what it takes to find a tile of one branch and to copy its
-    // rows; of more branches four times that.
+    // The signal is given when this many blocks are left. They take some 25,000 cycles of the matrix units. That is
+    // several times the time to find a tile of one branch and to copy its rows. With more branches, it is four times
+    // that.
     static constexpr int last_blocks_of_one_branch = 1024 / Traits::head_dim * 128 / Traits::range_block_rows;
 
-    __device__ __forceinline__ void tell() {
-        if (tells_)
+    __device__ __forceinline__ void signal() {
+        if (signals_)
             ending_.arrive();
     }
 
     Mbarrier &ending_;
-    const bool tells_;
+    const bool signals_;
     const int last_blocks_;
-    int left_ = 0;
+    int remaining_ = 0;
 };
 
-// One warp: which tiles are next, as slots become free and the tile before comes to its end. take(place in the ring)
-// finds one, if there is one left, and use(place) comes after it.
+// Finds tiles, by one warp. begin(at) is called when slot `at` of the ring is free. When the tile before comes to its
+// end, take(at) finds the next tile, or returns false if none is left. use(at) is called after consumers were told of
+// the tile.
 template <class Shared, class Begin, class Take, class Use, class OtherWork>
 __device__ __forceinline__ void find_tiles_by(Shared &shared, const Begin &begin, const Take &take, const Use &use,
                                               OtherWork &do_other_work) {
     for (PipelineState<tile_slots> at;; ++at.count) {
         do_other_work.begin_tile();
-        wait_working(shared.tile_empty[at.slot()], at.parity_to_fill(), do_other_work);
+        work_while_waiting(shared.tile_empty[at.slot()], at.parity_to_fill(), do_other_work);
         begin(at);
         if (at.count > 0) {
             const PipelineState<tile_slots> before{at.count - 1};
-            wait_working(shared.tile_ending[before.slot()], before.parity_to_empty(), do_other_work);
+            work_while_waiting(shared.tile_ending[before.slot()], before.parity_to_empty(), do_other_work);
         }
         const bool is_last = !take(at);
         if (threadIdx.x % warp_threads == 0) {
@@ -77,7 +79,7 @@ __device__ __forceinline__ void find_tiles_by(Shared &shared, const Begin &begin
     do_all(do_other_work);
 }
 
-// The next of a grid's tiles from its counter, by a warp.
+// Takes a tile from the grid's counter, and returns how many were taken before. A whole warp calls it.
 __device__ __forceinline__ unsigned take_next(const TileGrid &grid) {
     unsigned taken = 0;
     if (threadIdx.x % warp_threads == 0)
@@ -85,8 +87,8 @@ __device__ __forceinline__ unsigned take_next(const TileGrid &grid) {
     return __shfl_sync(~0u, taken, 0);
 }
 
-// The tiles of a grid, the first one by the CTA's index, the others from the counter: before_counting() comes before
-// each time that it is asked.
+// Finds the tiles of a grid: the first one by the CTA's index, each further one from the counter. before_counting() is
+// called each time before the counter is read.
 template <class Shared, class BeforeCounting, class Use, class OtherWork>
 __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared, const BeforeCounting &before_counting,
                                            const Use &use, OtherWork do_other_work) {
@@ -100,8 +102,9 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
     };
     const auto take = [&](const PipelineState<tile_slots> &at) {
         unsigned id = next();
-        while (id < grid.tiles && !find_tile<Shared::of_keys, Shared::range_block_rows, Shared::several>(
-                                      grid, shared.search, id, shared.tiles[at.slot()]))
+        while (id < grid.tiles &&
+               !find_tile<Shared::rows_are_keys, Shared::range_block_rows, Shared::may_have_sequences>(
+                   grid, shared.search, id, shared.tiles[at.slot()]))
             id = next();
         return id < grid.tiles;
     };

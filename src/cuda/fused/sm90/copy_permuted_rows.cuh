@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that no tensor map has: those along a curve (TileGrid::order). The threads of a warp copy them one by one.
+// Copies of permuted rows: rows along a curve (TileGrid::order), for which there is no tensor map. The threads of a
+// warp copy them one by one.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -11,12 +12,12 @@
 
 namespace annulus {
 
-// Which rows of a matrix the rows of a block are: lane i knows row i of every so many as a warp has lanes.
+// Which rows of a matrix the rows of a block are. Lane i knows rows i, i + 32, ….
 template <int rows> struct RowsOfLanes {
     int row[rows / warp_threads];
 
     RowsOfLanes() = default;
-    // Row i of the block is row row_of(i). Nothing waits for the order here, if that is where it comes from.
+    // row_of(i) returns the matrix row of row i of the block. If it loads the permutation, nothing here waits for that.
     template <class RowOf> __device__ __forceinline__ explicit RowsOfLanes(const RowOf &row_of) {
         static_assert(rows % warp_threads == 0);
         const int lane = thread_of_block() & (warp_threads - 1);
@@ -26,8 +27,8 @@ template <int rows> struct RowsOfLanes {
     }
 };
 
-// The rows of ranges, so many at a time, as position_of() has them: a range is within one segment. Those of the next
-// block are asked for before those of the one at hand are copied.
+// The matrix rows of ranges, `rows` at a time, as position_of() finds them; a range is within one segment. The rows of
+// the next block are requested before the rows of the current block are copied.
 template <int rows> class RowsOfRange {
   public:
     template <int row_blocks>
@@ -37,8 +38,8 @@ template <int rows> class RowsOfRange {
         row_0_ = start - grid.first_range_row;
         next_ = find(range, first);
     }
-    // Those that were asked for last; the ones from the range's row `next` on are next. Behind either end it is the row
-    // at that end: consumers hide or clear what comes of these.
+    // Returns the rows that were requested last, and requests the rows from the range's row `next` on. Beyond either
+    // end of the range it is the row at that end: consumers hide or clear what comes of it.
     template <int row_blocks>
     __device__ __forceinline__ RowsOfLanes<rows> take(const Range<row_blocks> &range, int next) {
         RowsOfLanes<rows> own;
@@ -50,7 +51,7 @@ template <int rows> class RowsOfRange {
     }
 
   private:
-    // From the segment's start.
+    // Requests rows, counted from the segment's start.
     template <int row_blocks>
     __device__ __forceinline__ RowsOfLanes<rows> find(const Range<row_blocks> &range, int first) const {
         const int last = range.count - 1;
@@ -64,16 +65,17 @@ template <int rows> class RowsOfRange {
     RowsOfLanes<rows> next_;
 };
 
-// Copies rows of a block of so many to shared memory from a matrix, of whose batch entry and head `row_0` is row 0.
-// Columns behind `head_dim` are zeros. beside_row(row, row of the matrix) is called for each.
+// Copies `rows` rows of a matrix into a block of `block_rows` rows in shared memory. `row_0` is row 0 of the matrix in
+// a batch entry and head. Columns from `head_dim` on become zeros. Calls beside_row(row of the block, row of the
+// matrix) for each row.
 template <int columns, int block_rows, int rows, class Element, class BesideRow>
-__device__ __forceinline__ void copy_in_order(std::uint32_t target, const Element *row_0, std::int64_t distance,
-                                              int head_dim, RowsOfLanes<rows> own, const BesideRow &beside_row) {
-    // A lane has a part of each 64 bytes of a row, or 128 of a long one, at distances that are constants: the fewer
-    // lanes a row has, the fewer addresses are exchanged, but the more rows an instruction reads.
+__device__ __forceinline__ void copy_permuted_rows(std::uint32_t target, const Element *row_0, std::int64_t distance,
+                                                   int head_dim, RowsOfLanes<rows> own, const BesideRow &beside_row) {
+    // A lane copies a part of each 64 bytes of a row, or of each 128 bytes of a long row, at constant distances. With
+    // fewer lanes for a row, fewer addresses are exchanged, but an instruction reads more rows.
     constexpr int parts = RowLanes<columns>::parts, lanes = columns <= 64 ? 4 : 8;
     const int lane = thread_of_block() & (warp_threads - 1), part = lane & (lanes - 1);
-    target += swizzled_offset(block_rows, lane - part, part); // they copy rows that they know
+    target += swizzled_offset(block_rows, lane - part, part); // lanes copy the rows that they know
 #pragma unroll 1
     for (int first = 0; first < rows; first += warp_threads, target += warp_threads * swizzled_row_bytes) {
         const auto own_row =
@@ -83,7 +85,7 @@ __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Elemen
             const auto *const source =
                 reinterpret_cast<const Element *>(__shfl_sync(~0u, own_row, i, lanes)) + part * 8;
 #pragma unroll
-            for (int more = 0; more < parts; more += lanes) // nothing is read where there is nothing
+            for (int more = 0; more < parts; more += lanes) // nothing is read behind the row
                 if (more + part < parts)
                     cp_async_16((swizzled_rows_further(target, i) ^ more % 8 * 16) +
                                     more / 8 * block_rows * swizzled_row_bytes,
@@ -96,9 +98,9 @@ __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Elemen
     }
 }
 
-// Copies that a warp has begun, and how it waits for barriers in between: they are announced when the next ones are
-// under way, or where there is no room for these yet.
-class CopiesUnderWay {
+// Copies that a warp has in flight, and how it waits for barriers in between. The warp arrives at the `full` barrier of
+// its copies when the next copies are in flight, or when there is no room for them yet.
+class CopiesInFlight {
   public:
     __device__ __forceinline__ void wait(const Mbarrier &barrier, unsigned parity) {
         if (__all_sync(~0u, barrier.has_ended(parity)))
@@ -106,7 +108,7 @@ class CopiesUnderWay {
         finish();
         barrier.wait(parity);
     }
-    // All copies since the last call, of which `full` gets one arrival.
+    // Adds all copies since the last call. `full` gets one arrival for them.
     __device__ __forceinline__ void add(Mbarrier &full) {
         cp_async_commit();
         if (full_)
@@ -128,7 +130,7 @@ class CopiesUnderWay {
             full_->arrive();
     }
 
-    Mbarrier *full_ = nullptr; // of copies that are not announced yet
+    Mbarrier *full_ = nullptr; // barrier of copies that have not arrived yet
 };
 
 } // namespace annulus
