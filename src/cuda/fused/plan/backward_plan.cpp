@@ -22,8 +22,8 @@ GridOf grids_of(Side side) {
 // of K would still add to its rows.
 bool may_write_rows(const Problem &problem, Side side) {
     if (side == Side::queries)
-        return problem.gradients.of_queries_are_plain() && !problem.gradients.only_v;
-    return problem.heads == problem.kv_heads && problem.gradients.of_keys_are_plain();
+        return problem.gradients.query_gradients_are_plain() && !problem.gradients.only_v;
+    return problem.heads == problem.kv_heads && problem.gradients.key_gradients_are_plain();
 }
 
 // Without split branches and stored dS.
