@@ -85,7 +85,7 @@ class Visits {
             for (std::int64_t k = 0; k < set.keys; ++k) {
                 const std::int64_t key = segment.position(tile.key + k * set.key_stride);
                 if (!inside(key, block.keys)) {
-                    ASSERT_TRUE(set.absent_rows);
+                    ASSERT_TRUE(set.has_absent_rows);
                     continue;
                 }
                 keys.push_back(key);
@@ -100,7 +100,7 @@ class Visits {
             for (std::int64_t q = 0; q < set.queries; ++q) {
                 const std::int64_t query = segment.position(tile.query + q * set.query_stride);
                 if (!inside(query, block.queries)) {
-                    ASSERT_TRUE(set.absent_rows);
+                    ASSERT_TRUE(set.has_absent_rows);
                     continue;
                 }
                 ASSERT_TRUE(queries_of_set.insert({tile.batch, tile.head, query}).second);
@@ -111,7 +111,7 @@ class Visits {
                 visited.padding += set.padding_keys;
                 for (const std::int64_t key : keys) {
                     const bool hidden = plan_.causal() && key > query;
-                    ASSERT_TRUE(set.masked || !hidden);
+                    ASSERT_TRUE(set.is_masked || !hidden);
                     if (!hidden)
                         visited.keys.push_back(key);
                 }
