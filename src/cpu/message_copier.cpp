@@ -32,7 +32,7 @@ template <class Use> void for_each_pair(const RowMove &move, const RowMove::Ends
 // The same for all tensors.
 template <class Use> void for_each_pair(const RowMove &move, Use use) {
     for (int i = 0; i < move.tensors; ++i)
-        for_each_pair(move, move.of_tensor[i], use);
+        for_each_pair(move, move.tensor_ends[i], use);
 }
 
 template <class T> void add_row(std::byte *target, const std::byte *values, std::int32_t length) {
