@@ -234,8 +234,7 @@ template <class T> class CellBackward {
                                 static_cast<T>(plan_.scale()));
                 T *const matrices[] = {s_.scores, s_.d_scores};
                 const std::span<T *const> found(matrices, only_v_ ? 1 : 2);
-                if (is_masked) // after the gradients: a query's LSE may be NaN, which must not reach keys that it does
-                               // not see
+                if (is_masked) // after gradient(): NaN in LSE must not reach keys that the query does not see
                     for (T *hidden : found)
                         vector.mask(hidden, seen, s_.key_positions, s_.query_positions + group, T{0});
                 const bool has_repeated = repeated.meets(own);
