@@ -34,8 +34,8 @@ class Error : public std::exception {
     const char *library() const noexcept { return library_; }
     std::int64_t code() const noexcept { return code_; }
 
-    // Returns the same error for a call that may have written a part of its outputs: with `status` instead of a status
-    // that says that nothing was written.
+    // Returns the same error for a call that may have written a part of its outputs. If the status says that nothing
+    // was written, it is replaced by `status`.
     Error in_the_middle(annulus_status status) const noexcept {
         Error copy = *this;
         if (status_ < first_status_of_partly_written)

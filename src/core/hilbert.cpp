@@ -17,8 +17,8 @@ class RunFinder {
 
     std::vector<Interval> take() { return std::move(runs_); }
 
-    // Adds the runs of a part of the grid. Its first cell is the position `corner`, a step along its sides adds
-    // `along_major` or `along_minor` to the position, and the curve enters it at step `index`.
+    // Adds the runs of a part of the grid. Its first cell is the position `corner`. A step along its sides adds
+    // `along_major` or `along_minor` to the position. The curve enters the part at step `index`.
     void visit(const CurvePart &part, std::int64_t corner, std::int64_t along_major, std::int64_t along_minor,
                std::int64_t index) {
         const std::int64_t major_end = (part.major - 1) * along_major, minor_end = (part.minor - 1) * along_minor;

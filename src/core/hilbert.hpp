@@ -55,7 +55,7 @@ class Curve {
     constexpr std::int64_t index(std::int64_t position) const;
 
     // Returns the steps at which the curve is at the positions from … to - 1, as the fewest possible runs, in order.
-    // The window's border in the grid is along two rows, and the parts of the curve off these rows lie inside it or
+    // The border of the window runs along two rows of the grid. Every other part of the curve is inside the window or
     // outside it as a whole. Therefore the number of runs and the time to find them are O(border()).
     std::vector<Interval> runs(std::int64_t from, std::int64_t to) const;
     // Upper bound for the positions of the window from … to - 1 that have neighbours outside it.

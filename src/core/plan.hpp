@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan is a pattern applied to a problem. Everything is closed form: a plan's size, and the time to make and to query
-// it, grow with the number of branches, never with the sequence length or the number of heads.
+// A plan is a pattern applied to a problem. Everything is closed form. A plan's size, and the time to make and to query
+// it, grow with the number of branches. They do not depend on the sequence length or the number of heads.
 //
 // A branch cuts the sequence into segments. Inside a segment the places p = 0, 1, 2, … (along the segment's curve) fall
 // into classes p mod r. The keys of a query are one class of its segment: the arithmetic progression residue,

@@ -26,8 +26,8 @@ std::uintptr_t extent_bytes(const annulus_tensor &tensor) {
     return static_cast<std::uintptr_t>(elements) * static_cast<std::uintptr_t>(dtype_bytes(enum_value(tensor.dtype)));
 }
 
-// True if the tensor fits into the address space behind its data pointer: both its number of bytes by its shape and the
-// distance that its strides reach.
+// True if the tensor fits into the address space behind its data pointer. Checks both its number of bytes by its shape
+// and the distance that its strides reach.
 bool fits_address_space(const annulus_tensor &tensor) {
     const std::int64_t bytes = dtype_bytes(enum_value(tensor.dtype));
     std::int64_t counted = bytes;

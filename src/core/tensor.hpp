@@ -16,9 +16,9 @@ struct NamedTensor {
     const annulus_tensor *tensor;
 };
 
-// Throws Error(ANNULUS_ERROR_ARGUMENT) unless the tensor is not null, has the dtype, ndim and shape, legal strides,
-// aligned data and sizes that fit into the address space. `unit_last` asks for stride 1 in the last dimension. With
-// `may_be_empty` sizes may be 0; data and strides are then not checked.
+// Throws Error(ANNULUS_ERROR_ARGUMENT) unless the tensor is valid: not null, with the dtype, ndim and shape, with legal
+// strides and aligned data, and small enough for the address space. `unit_last` asks for stride 1 in the last
+// dimension. With `may_be_empty` sizes may be 0; data and strides are then not checked.
 void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initializer_list<std::int64_t> shape,
                   bool unit_last, bool may_be_empty = false);
 

@@ -58,8 +58,8 @@ struct alignas(64) Board::Place {
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-// The memory that all processes map: the caller's bytes, a token that is in no other memory of the host, and a place
-// for each rank. It is zero at first.
+// The memory that all processes map: the caller's bytes, a token, and a place for each rank. No other memory of the
+// host has the same token. The memory is zero at first.
 struct Board::Memory {
     Memory(void *mapped, std::size_t common_bytes, int ranks)
         : mapped_(static_cast<std::byte *>(mapped)), common_bytes_(common_bytes), ranks_(ranks) {}

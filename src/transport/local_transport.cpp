@@ -37,8 +37,8 @@ struct Queue {
     Post &next() { return posts[static_cast<std::size_t>(taken_count - retired_count)]; }
 };
 
-// What the ends of a communicator share. A wait whose condition already holds succeeds, whatever happens afterwards: a
-// rank that has done its part may leave before the other ranks have woken up.
+// What the ends of a communicator share. A wait whose condition already holds succeeds, even if the communicator fails
+// afterwards. A rank that has done its part may leave before the other ranks have woken up.
 class Hub {
   public:
     explicit Hub(int ranks) : seats_(ranks) {}

@@ -253,9 +253,9 @@ void NcclRank::connect_by_nccl() {
 }
 
 void NcclRank::gather_by_nccl(const void *mine, void *all, std::size_t bytes) {
-    // If a rank aborts, NCCL's kernel on it lets the neighbours' kernels go on with the old contents of their
-    // buffers, so that they seem to have heard from all ranks. Therefore each rank's part carries a time. Each time
-    // must be later than the rank's last one.
+    // If a rank aborts, NCCL's kernel on it lets the neighbours' kernels go on with old contents of their buffers.
+    // They would seem to have heard from all ranks. Therefore each rank's part carries a time, which must be later
+    // than the time in the rank's last part.
     const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
     const std::size_t part_bytes = sizeof now + bytes, all_bytes = part_bytes * size_;
     const std::size_t offset = part_bytes * rank_;

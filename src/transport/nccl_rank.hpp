@@ -34,7 +34,7 @@ namespace annulus {
 
 class NcclRank final : public Transport {
   public:
-    // Who owns the communicator, and whether a borrowed one may be aborted.
+    // The owner of the communicator, and for a borrowed one whether it may be aborted.
     enum class Hold { owned, borrowed, borrowed_to_abort };
 
     // Takes ownership of an owned communicator only when nothing can throw any more.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Half-precision conversions against float64 arithmetic: the value of every bit pattern by the definition of the
+// Half-precision conversions against float64 arithmetic. Tests the value of every bit pattern by the definition of the
 // format, and rounding around the middle of every two neighbours.
 #include "core/dtype.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A NaN or an infinity in one row of Q, K, V or dO reaches the rows that attend to it and no other row, forward and
-// backward. This also holds if the other rows are masked in the same tile.
+// A NaN or an infinity in one row of Q, K, V or dO reaches the rows that attend to it and no other row, in both passes.
+// This also holds if the other rows are masked in the same tile.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 

@@ -63,7 +63,7 @@ TEST_P(EveryDtype, ThreadsDoNotChangeBitsOfMerges) {
     }
 }
 
-// A class has so many keys that backward splits them. Threads then share queries, one after the other.
+// In a long class backward splits the keys. Threads then share queries, one after the other.
 TEST(Threads, DoNotChangeBitsOfLongClasses) {
     const Problem problem = {
         .length = 2100, .heads = 1, .dim = 8, .branches = {{}}, .causal = true, .dtype = ANNULUS_FLOAT32};

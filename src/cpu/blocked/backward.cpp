@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward on the CPU, branch by branch. In a branch only the queries of a class touch the keys of that class of a
 // segment. So units (batch entry, key/value head, segment, class) share no row of a gradient. A unit pairs key chunks
-// with query chunks in cells. Cells run in steps: two cells of one step have no key chunk and no query chunk in common,
-// and a step begins when the step before it has ended. Therefore cells add to dQ, dK and dV without locks. Every sum
-// has one order, whatever the number of threads.
+// with query chunks in cells. Cells run in steps. Two cells of one step have no key chunk and no query chunk in common.
+// A step begins when the step before it has ended. Therefore cells add to dQ, dK and dV without locks. Every sum has
+// one order for any number of threads.
 //
 // With P recomputed from LSE, and delta = O . dO - dLSE: dV = P^T dO, dS = scale P (dO V^T - delta), dQ = dS K,
 // dK = dS^T Q. If only dV is wanted, dS is not computed.

@@ -75,8 +75,8 @@ template <class T> void score_tile(int keys, int d, const T *rows, const T *tran
     vector_kernels<T>().multiply({keys, group_columns, d, rows, d, 1, transposed, scores, false, factor});
 }
 
-// Computes the product with `adds`, but skips the row of B wherever the element of A is 0: 0 times NaN or infinity must
-// not reach a row that does not attend to it. Used for the rare tiles that are masked and hold such a value.
+// Computes the product with `adds`, but skips the row of B wherever the element of A is 0. Otherwise 0 times NaN or
+// infinity would reach a row that does not attend to it. Used for the rare tiles that are masked and hold such a value.
 template <class T> void add_product_skipping_zeros(const TileProduct<T> &x) {
     for (int i = 0; i < x.m; ++i)
         for (int k = 0; k < x.k; ++k) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The element-wise vector kernels, and the tables of all kernels of a set. Everything except the tables is local to
-// this file. Of a function shared with other files the linker could keep the copy with the wrong instructions.
+// this file. Otherwise the linker could keep another file's copy of a function, with the wrong instructions.
 #include "cpu/simd/simd_vector.hpp"
 
 namespace annulus::ANNULUS_SIMD {

@@ -43,7 +43,7 @@ void DevicePool::leave(Event last) noexcept {
     try {
         leave_stream(std::move(last));
     } catch (const std::bad_alloc &) {
-        return; // stays a user forever: nobody knows when that stream no longer uses the memory
+        return; // stays a user forever: it is unknown when that stream no longer uses the memory
     }
     --users_;
     forget_done();
@@ -54,7 +54,7 @@ void DevicePool::leave(Event last) noexcept {
 void DevicePool::forget_done() noexcept {
     const BesideCaptures beside_captures;
     std::erase_if(last_, [](const Event &event) { return cudaEventQuery(event.get()) == cudaSuccess; });
-    cudaGetLastError(); // clears the error of an unfinished event: nobody is to find it
+    cudaGetLastError(); // clears the error of an unfinished event: later checks must not find it
 }
 
 // Never destroyed: a context may be destroyed after the destructors of static objects have run.
@@ -129,7 +129,7 @@ cublasHandle_t SharedDevice::idle_blas() {
     const BesideCaptures beside_captures;
     for (IdleBlas &idle : idle_) {
         if (idle.done && cudaEventQuery(idle.done.get()) != cudaSuccess) {
-            cudaGetLastError(); // clears the error: nobody is to find it
+            cudaGetLastError(); // clears the error: later checks must not find it
             continue;
         }
         const cublasHandle_t blas = idle.blas;

@@ -121,8 +121,8 @@ struct SoftmaxArguments {
     bool is_fresh;      // the state holds nothing yet, and the next product overwrites O
     float2 *state;      // m, l
     float *o;
-    // For tiles with all keys of their queries (`is_fresh`): divides the probabilities by their sum and writes LSE to
-    // `lse`, if it is wanted, instead of updating the state.
+    // For tiles with all keys of their queries (`is_fresh`). Divides the probabilities by their sum and writes LSE to
+    // `lse`, if it is wanted. Does not update the state.
     bool is_complete;
     DeviceRows lse;
 };

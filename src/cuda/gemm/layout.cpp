@@ -226,7 +226,7 @@ class LayoutMaker {
     const std::int32_t group_; // heads that share a key head
     GemmLayout layout_;
     std::int64_t budget_ = 0; // bytes of a worker for state and scores
-    // Of the largest class and segment.
+    // Sizes of the largest class and length of the longest segment.
     std::int64_t max_queries_ = 1, max_keys_ = 1, longest_segment_ = 1;
 };
 

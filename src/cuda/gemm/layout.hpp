@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the gemm engine divides a problem so that it fits into its workspace: into independent blocks with a float32
-// state each, and into tiles of scores of at most a certain size. The layout depends on the plan and the limit alone.
+// How the gemm engine divides a problem so that it fits into its workspace. It divides it into independent blocks, with
+// a float32 state each, and into tiles of scores of limited size. The layout depends on the plan and the limit alone.
 //
 // Forward, a block is a window of queries of some heads, which meets all keys. Backward, if every segment lies inside
 // one window of positions, a block is such a window of queries and keys. Each tile is then computed once for all three
@@ -33,8 +33,8 @@ struct BlockGrid {
     Block block(const Plan &plan, std::int64_t i) const;
 };
 
-// Where blocks keep their results during the computation: in a state of their own, directly in the caller's tensors, or
-// in the partial results of a part of a call, which all blocks share.
+// The place of blocks' results during the computation: a state of their own, the caller's tensors (direct), or the
+// partial results of a part of a call, which all blocks share.
 enum class Results { in_state, direct, in_partial };
 
 struct GemmLayout {

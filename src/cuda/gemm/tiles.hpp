@@ -13,8 +13,8 @@
 
 namespace annulus {
 
-// Tile (b, s, k, j, d) has batch entry first_batch + b, is s segments and k residues further, has the head of (k, j),
-// and is d steps along the class. No two tiles of a set share a query of a head or a key of a head.
+// Tile (b, s, k, j, d) has batch entry first_batch + b and the head of (k, j). It is s segments, k residues and d steps
+// along the class after the first tile. No two tiles of a set share a query of a head or a key of a head.
 struct TileSet {
     // One tile. Its rows are places of a segment: first, first + stride, …
     std::int32_t queries = 0, keys = 0; // keys may be 0 if there are only padding keys
@@ -22,7 +22,7 @@ struct TileSet {
     bool is_masked = false;       // causality hides some of the keys from some of the queries
     bool has_absent_rows = false; // some rows are outside the block's windows (along a curve)
     bool covers_queries = false;  // the queries meet all their keys of the branch in this set
-    bool covers_keys = false;     // the first set of the branch with these keys, with all queries of the class
+    bool covers_keys = false;     // no earlier set of the branch has these keys, and a tile has all keys of its class
     std::int64_t padding_keys =
         0; // number of padding keys to add; 0 unless the set has the first keys of its queries in the branch
 
