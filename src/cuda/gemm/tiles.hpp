@@ -23,8 +23,8 @@ struct TileSet {
     bool has_absent_rows = false; // some rows are outside the block's windows (along a curve)
     bool covers_queries = false;  // the queries meet all their keys of the branch in this set
     bool covers_keys = false;     // no earlier set of the branch has these keys, and a tile has all keys of its class
-    std::int64_t padding_keys =
-        0; // number of padding keys to add; 0 unless the set has the first keys of its queries in the branch
+    // Number of padding keys to add: 0 unless the set has the first keys of its queries in the branch.
+    std::int64_t padding_keys = 0;
 
     // The first tile.
     std::int64_t segment_start = 0; // position
