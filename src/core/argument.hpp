@@ -38,12 +38,12 @@ inline void check_between(const char *name, std::int64_t value, std::int64_t lea
                     static_cast<long long>(value), static_cast<long long>(least), static_cast<long long>(most));
 }
 
-// For enumerations numbered without gaps.
+// Checks an enumeration whose values are numbered without gaps.
 template <class Enum> void check_enum(const char *name, Enum value) {
     check_between(name, enum_value(value), known(value).first, known(value).last);
 }
 
-// A caller's text for a message, which is one line: its first 64 bytes, with '?' for what is not printable ASCII.
+// Returns a caller's text for a message of one line: its first 64 bytes, with '?' for what is not printable ASCII.
 inline std::string shown_text(std::string_view text) {
     std::string shown(text.substr(0, 64));
     std::ranges::replace_if(

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who attends to whom: the one place that says it, for hosts and (all is constexpr) for kernels on a GPU.
+// Which queries attend to which keys. This file alone says it, for the host and for GPU kernels: all is constexpr.
 //
 // The places of a segment fall into classes modulo the dilation. A class of keys and the queries that attend to it are
-// a pair: two progressions of places, of which every query attends to every key, and to padding keys. A query of a head
-// takes part in at most one pair of a branch, and so does a key with the queries of a head. Which residues a head has
-// is the plan's to say (BranchPlan::residues, users). Causality comes on top of classes: of its pair a query sees the
-// keys whose position is not behind its own (seen_keys).
+// a pair: two progressions of places. Every query of a pair attends to every key of it, and to its padding keys. In
+// each branch a query of a head belongs to at most one pair. So does a key, with the queries of one head. The plan says
+// which residues a head has (BranchPlan::residues, users). Causality is applied on top of classes: a query sees the
+// keys of its pair whose position is not behind its own (seen_keys).
 #pragma once
 
 #include "core/plan.hpp"
@@ -15,16 +15,16 @@
 
 namespace annulus {
 
-// Rows are places of the segment.
+// The queries and keys of one class. Rows are places of the segment.
 struct ClassPair {
     Segment segment;
     Progression queries, keys;
-    std::int64_t padding_keys = 0; // keys of score 0 and value 0 that each query sees besides
+    std::int64_t padding_keys = 0; // keys with score 0 and value 0 that each query sees in addition
 };
 
-// ---- Rows of a pair by their positions. Along a line those in a window are a progression again.
+// ---- Rows of a pair by their positions. Along a line, the rows in a window are a progression again.
 
-// The rows that may lie in a window: along a line they do.
+// Returns the rows that may lie in a window. Along a line these rows do lie in it; along a curve they are all rows.
 constexpr Progression clip(const Segment &segment, const Progression &rows, const Window &window) {
     const std::int64_t start = segment.range.start;
     return segment.curve.is_linear() ? clip(rows, window.start - start, window.end() - start) : rows;
@@ -35,7 +35,7 @@ constexpr ClassPair clip(const ClassPair &pair, const Window &queries, const Win
             pair.padding_keys};
 }
 
-// Calls use(position) for the rows in a window, until it returns false. Returns whether it never did.
+// Calls use(position) for the rows in a window, until it returns false. Returns true if it never returned false.
 template <class Use>
 constexpr bool for_each_position(const Segment &segment, const Progression &rows, const Window &window, Use use) {
     const Progression near = clip(segment, rows, window);
@@ -46,8 +46,8 @@ constexpr bool for_each_position(const Segment &segment, const Progression &rows
     return true;
 }
 
-// Whether a row lies in a window. Closed form along a line; along a curve a search, through the rows or the window's
-// positions, whichever are fewer.
+// True if a row lies in a window. Closed form along a line. Along a curve this searches the rows or the positions of
+// the window, whichever are fewer.
 constexpr bool has_row_in(const Segment &segment, const Progression &rows, const Window &window) {
     const Window part = intersect(segment.range, window);
     if (segment.curve.is_linear()) {
@@ -64,19 +64,19 @@ constexpr bool has_row_in(const Segment &segment, const Progression &rows, const
 
 // ---- Causality.
 
-// The keys of a window that a query may see.
+// Returns the keys of a window that a query may see.
 constexpr Window seen_keys(bool causal, std::int64_t query, const Window &keys) {
     return causal ? intersect(keys, {keys.start, query + 1 - keys.start}) : keys;
 }
 
-// The queries of a window that may see a key.
+// Returns the queries of a window that may see a key.
 constexpr Window seeing_queries(bool causal, std::int64_t key, const Window &queries) {
     return causal ? intersect(queries, {key, queries.end() - key}) : queries;
 }
 
 // ---- Pairs.
 
-// Of a residue.
+// Returns the pair whose keys have this residue.
 constexpr ClassPair class_pair(const BranchPlan &branch, const Segment &segment, std::int64_t residue) {
     const std::int64_t length = segment.range.length, r = branch.dilation();
     const Progression keys{residue, r, residue < length ? (length - 1 - residue) / r + 1 : 0};
@@ -84,7 +84,7 @@ constexpr ClassPair class_pair(const BranchPlan &branch, const Segment &segment,
             branch.has_zero_keys() ? branch.largest_class() - keys.count : 0};
 }
 
-// The one in which a query of a head takes part; without rows where there is none.
+// Returns the pair to which a query of a head belongs. It has no rows if the query belongs to none.
 constexpr ClassPair pair_of_query(const BranchPlan &branch, std::int32_t head, std::int64_t query) {
     const Segment segment = branch.segment_at(query);
     if (!branch.serves(head))
@@ -95,7 +95,8 @@ constexpr ClassPair pair_of_query(const BranchPlan &branch, std::int32_t head, s
     return contains(pair.queries, place) ? pair : ClassPair{segment, {}, {}};
 }
 
-// The one in which a key of a segment meets queries of heads first … last - 1; without rows where it meets none.
+// Returns the pair in which a key of a segment meets queries of heads first … last - 1. It has no rows if there is
+// none.
 constexpr ClassPair pair_of_key(const BranchPlan &branch, const Segment &segment, std::int32_t first, std::int32_t last,
                                 std::int64_t key) {
     const std::int64_t residue = segment.place(key) % branch.dilation();
@@ -103,14 +104,14 @@ constexpr ClassPair pair_of_key(const BranchPlan &branch, const Segment &segment
                                                         : ClassPair{segment, {}, {}};
 }
 
-// The residues of whose pairs there is a query among `count` places that follow one another.
+// Returns the residues of the pairs that have a query among `count` consecutive places from `place` on.
 constexpr ResidueRange residues_of_queries(const BranchPlan &branch, std::int64_t place, std::int64_t count) {
     const std::int64_t r = branch.dilation();
     return branch.queries_are_class() ? ResidueRange{place % r, std::min(count, r)} : ResidueRange{0, r};
 }
 
-// Calls use(pair) for the pairs of a head in a segment that may have queries in a window, clipped to it and to a window
-// of keys.
+// Calls use(pair) for each pair of a head in a segment that may have queries in a window. The pair is clipped to the
+// window of queries and to a window of keys.
 template <class Use>
 constexpr void for_each_class_pair(const BranchPlan &branch, std::int32_t head, const Segment &segment,
                                    const Window &queries, const Window &keys, Use use) {
@@ -127,25 +128,25 @@ constexpr void for_each_class_pair(const BranchPlan &branch, std::int32_t head, 
 
 // ---- A query and a key.
 
-// The class of keys that a key is one of, as a number; no two classes of a branch have the same.
+// Returns the number of the class of keys that a key belongs to. No two classes of a branch have the same number.
 constexpr std::int64_t class_of_key(const BranchPlan &branch, std::int64_t key) {
     const Segment segment = branch.segment_at(key);
     return segment.range.start + segment.place(key) % branch.dilation();
 }
 
-// The class that a query of a head attends to; -1 where there is none.
+// Returns the number of the class that a query of a head attends to, or -1 if it attends to none.
 constexpr std::int64_t class_of_query(const BranchPlan &branch, std::int32_t head, std::int64_t query) {
     const ClassPair pair = pair_of_query(branch, head, query);
     return pair.queries.count > 0 && pair.keys.count > 0 ? pair.segment.range.start + pair.keys.first : -1;
 }
 
-// Whether a query of a head attends to a key, causality apart.
+// True if a query of a head attends to a key, apart from causality.
 constexpr bool attends(const BranchPlan &branch, std::int32_t head, std::int64_t query, std::int64_t key) {
     return branch.segment_of(query) == branch.segment_of(key) &&
            class_of_query(branch, head, query) == class_of_key(branch, key);
 }
 
-// The same in any of some branches.
+// The same for any of `count` branches.
 constexpr bool attends(const BranchPlan *branches, std::int32_t count, std::int32_t head, std::int64_t query,
                        std::int64_t key) {
     for (std::int32_t i = 0; i < count; ++i)
@@ -154,13 +155,13 @@ constexpr bool attends(const BranchPlan *branches, std::int32_t count, std::int3
     return false;
 }
 
-// Whether a segment of a branch has positions in both windows, or between; neither is empty.
+// True if a segment of the branch has positions in both windows, or lies between them. Neither window is empty.
 constexpr bool segment_meets(const BranchPlan &branch, const Window &a, const Window &b) {
     return branch.segment_of(a.start) <= branch.segment_of(b.end() - 1) &&
            branch.segment_of(b.start) <= branch.segment_of(a.end() - 1);
 }
 
-// Whether a query of a head attends to a real key in `keys`.
+// True if a query of a head attends to a real key, not a padding key, in `keys`.
 constexpr bool has_keys(const BranchPlan &branch, std::int32_t head, std::int64_t query, const Window &keys) {
     const ClassPair pair = pair_of_query(branch, head, query);
     return has_row_in(pair.segment, pair.keys, seen_keys(branch.causal(), query, keys));

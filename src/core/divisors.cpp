@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A number is split into primes: small ones by division, the others by Pollard's rho, where Miller and Rabin's test
-// says when there is nothing left to split. Its divisors are their products.
+// Divisors are products of primes. Small primes are found by trial division, large ones by Pollard's rho. Miller and
+// Rabin's test says when a factor is prime.
 #include "core/divisors.hpp"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-// Products modulo an odd n < 2^63 by Montgomery's method: x stands for x / 2^64 mod n, so that no division is needed.
+// Multiplies modulo an odd n < 2^63 by Montgomery's method: x stands for x / 2^64 mod n, so that no division is needed.
 class Montgomery {
   public:
     explicit Montgomery(std::uint64_t n) : n_(n), inverse_(n), one_(-n % n) {
@@ -25,14 +25,14 @@ class Montgomery {
 
     std::uint64_t one() const { return one_; }
     std::uint64_t minus_one() const { return n_ - one_; }
-    // What stands for x < n.
+    // Returns the number that stands for x, for x < n.
     std::uint64_t of(std::uint64_t x) const { return static_cast<std::uint64_t>(Wide{x} * one_ % n_); }
 
     std::uint64_t product(std::uint64_t a, std::uint64_t b) const {
         const Wide ab = Wide{a} * b;
         const auto high = static_cast<std::uint64_t>(ab >> 64), low = static_cast<std::uint64_t>(ab);
-        const auto taken = static_cast<std::uint64_t>(Wide{low * inverse_} * n_ >> 64);
-        return high >= taken ? high - taken : high - taken + n_;
+        const auto reduction = static_cast<std::uint64_t>(Wide{low * inverse_} * n_ >> 64);
+        return high >= reduction ? high - reduction : high - reduction + n_;
     }
 
     std::uint64_t power(std::uint64_t base, std::uint64_t exponent) const {
@@ -49,7 +49,7 @@ class Montgomery {
     std::uint64_t n_, inverse_, one_;
 };
 
-// For an odd n above 37.
+// True if n is prime, for an odd n above 37.
 bool is_prime(std::uint64_t n) {
     const Montgomery ring(n);
     std::uint64_t odd = n - 1;
@@ -65,16 +65,16 @@ bool is_prime(std::uint64_t n) {
                 return false;
         return true;
     };
-    // No composite number below 2^64 is without a witness among these.
+    // Every composite number below 2^64 has a witness among these bases.
     constexpr std::uint64_t bases[] = {2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37};
     return std::none_of(std::begin(bases), std::end(bases), is_witness);
 }
 
-// A divisor of an odd composite n, neither 1 nor n.
+// Returns a divisor of an odd composite n that is neither 1 nor n.
 std::uint64_t find_divisor(std::uint64_t n) {
     const Montgomery ring(n);
     for (std::uint64_t c = 1;; ++c) {
-        // x -> x^2 + c runs into a cycle modulo every prime divisor, modulo the smallest one first as a rule.
+        // x -> x^2 + c enters a cycle modulo every prime divisor; usually it does so first modulo the smallest one.
         const auto next = [&](std::uint64_t x) {
             const std::uint64_t square = ring.product(x, x);
             return square >= n - c ? square - (n - c) : square + c;
@@ -85,7 +85,7 @@ std::uint64_t find_divisor(std::uint64_t n) {
             fast = next(next(fast));
             return slow > fast ? slow - fast : fast - slow;
         };
-        // Many differences to a greatest common divisor; one by one where too many come together.
+        // Takes one greatest common divisor for many differences. If it is n, goes through the differences one by one.
         constexpr int together = 256;
         std::uint64_t divisor = 1;
         while (divisor == 1) {
@@ -107,7 +107,7 @@ std::uint64_t find_divisor(std::uint64_t n) {
     }
 }
 
-// Adds the prime divisors of n, which has none below `least`, in any order and as often as they divide it.
+// Adds the prime divisors of n, in any order and with multiplicity. n has no prime divisor below `least`.
 void add_primes(std::uint64_t n, std::uint64_t least, std::vector<std::int64_t> &primes) {
     if (n == 1)
         return;
@@ -144,11 +144,11 @@ std::int64_t root_of(std::int64_t n) {
 
 std::int64_t largest_divisor_to_root(std::int64_t n) {
     const std::int64_t root = root_of(n);
-    std::vector<std::int64_t> divisors = {1}; // that are at most the root, of the primes so far
-    std::size_t before_prime = 0;             // those without the prime at hand
+    std::vector<std::int64_t> divisors = {1}; // divisors up to the root, made of the primes so far
+    std::size_t before_prime = 0;             // divisors that were there before the current prime
     std::int64_t last = 0;
     for (const std::int64_t p : prime_divisors(n)) {
-        // The same prime once more is multiplied with what it gave the last time.
+        // If the prime repeats, only the divisors that its last occurrence added are multiplied by it.
         const std::size_t from = p == last ? before_prime : 0, end = divisors.size();
         for (std::size_t i = from; i < end; ++i)
             if (divisors[i] <= root / p)

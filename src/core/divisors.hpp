@@ -6,7 +6,7 @@
 
 namespace annulus {
 
-// The largest divisor of n that is at most sqrt(n), for n >= 1.
+// Returns the largest divisor of n that is at most sqrt(n), for n >= 1.
 std::int64_t largest_divisor_to_root(std::int64_t n);
 
 } // namespace annulus

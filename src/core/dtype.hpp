@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The half-precision types as they are stored, and their conversions: exact on the way up, rounded once to the nearest
-// (ties to even) on the way down, from float and from double alike.
+// The half-precision types as they are stored, and their conversions. Conversions to wider types are exact. Conversions
+// from float and from double round once, to the nearest (ties to even).
 #pragma once
 
 #include <bit>
@@ -35,7 +35,7 @@ template <> struct Format<float16> { static constexpr int fraction = 10, exponen
 
 template <class T> constexpr int bias = (1 << (Format<T>::exponent - 1)) - 1;
 
-// `bits` divided by 2^shift, to the nearest integer, ties to even; 1 <= shift < width of Bits.
+// Returns `bits` / 2^shift, rounded to the nearest integer, ties to even; 1 <= shift < width of Bits.
 template <class Bits> constexpr Bits shift_to_nearest_even(Bits bits, int shift) {
     const Bits odd = (bits >> shift) & 1;
     return (bits + ((Bits{1} << (shift - 1)) - 1) + odd) >> shift;
@@ -50,7 +50,7 @@ template <class Half, class Wide> constexpr Half narrow(Wide value) {
     constexpr Bits sign_bit = one << (From::fraction + From::exponent);
     constexpr Bits infinity = ((one << From::exponent) - 1) << From::fraction;
     constexpr Bits half_infinity = ((one << To::exponent) - 1) << To::fraction;
-    // What the exponent field of a number loses between the formats, and the smallest magnitude normal in both.
+    // How much smaller the exponent field becomes in Half, and the smallest magnitude that is normal in both formats.
     constexpr Bits rebias = static_cast<Bits>(bias<Wide> - bias<Half>) << From::fraction;
     constexpr Bits smallest_normal = rebias + (one << From::fraction);
 
@@ -58,16 +58,16 @@ template <class Half, class Wide> constexpr Half narrow(Wide value) {
     const Bits magnitude = bits & ~sign_bit;
     Bits result;
     if (magnitude > infinity) {
-        // NaN: what fits of its payload, and the quiet bit, so that it cannot turn into an infinity.
+        // NaN: the upper bits of its payload, and the quiet bit, so that it cannot turn into an infinity.
         const Bits payload = (magnitude >> dropped) & ((one << To::fraction) - 1);
         result = half_infinity | (one << (To::fraction - 1)) | payload;
     } else if (rebias == 0 || magnitude >= smallest_normal) {
-        // A carry out of the fraction rightly raises the exponent, up to infinity.
+        // A carry out of the fraction correctly raises the exponent, up to infinity.
         result = shift_to_nearest_even<Bits>(magnitude - rebias, dropped);
         result = result < half_infinity ? result : half_infinity;
     } else {
-        // Subnormal in Half: the significand counts multiples of the smallest subnormal. Past the last shift, where
-        // nothing but the rounding bit could be left, the result is zero.
+        // Subnormal in Half: the significand counts multiples of the smallest subnormal. For shifts past the limit even
+        // the rounding bit is zero, and so is the result.
         const int below = bias<Wide> - bias<Half> + 1 - static_cast<int>(magnitude >> From::fraction);
         const Bits significand = (magnitude & ((one << From::fraction) - 1)) | (one << From::fraction);
         const int shift = dropped + below;
@@ -96,7 +96,7 @@ constexpr float to_float(float16 value) {
     return std::bit_cast<float>(sign | wide);
 }
 
-// from_float<T>(x) for x a float or a double: the T nearest to x. Too large becomes infinity, NaN stays NaN.
+// Returns the T nearest to `value`, a float or a double. A number that is too large becomes infinity, NaN stays NaN.
 template <class T, std::floating_point Wide> constexpr T from_float(Wide value) {
     if constexpr (std::is_floating_point_v<T>)
         return static_cast<T>(value);
@@ -104,7 +104,7 @@ template <class T, std::floating_point Wide> constexpr T from_float(Wide value) 
         return detail::narrow<T>(value);
 }
 
-// Every element type as float64, exactly.
+// Returns a number of any element type as float64, exactly.
 constexpr double to_double(double value) {
     return value;
 }

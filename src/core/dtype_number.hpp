@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dtypes by their number. A C caller may hand over any number; the enumerations of the API can hold each.
+// Functions of a dtype's number. A C caller may pass any number, and the API's enumerations can hold any.
 #pragma once
 
 #include <annulus/tensor.h>
@@ -9,13 +9,13 @@
 
 namespace annulus {
 
-// The number behind an enumeration of the API, an enumerator's or not.
+// Returns the number in an enumeration of the API, whether or not an enumerator has it.
 template <class Enum> constexpr std::int32_t enum_value(Enum value) {
     static_assert(std::is_same_v<std::underlying_type_t<Enum>, std::int32_t>);
     return value;
 }
 
-// Bytes of one element; 0 for a number that is no dtype.
+// Returns the bytes of one element, or 0 if the number is no dtype.
 inline int dtype_bytes(int dtype) {
     switch (dtype) {
     case ANNULUS_FLOAT64:
@@ -30,7 +30,7 @@ inline int dtype_bytes(int dtype) {
     }
 }
 
-// The dtype of sums over tensors of a dtype, and of LSE.
+// Returns the dtype of sums over tensors of `dtype`, which LSE has, too.
 constexpr annulus_dtype sum_dtype(annulus_dtype dtype) {
     return dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32;
 }

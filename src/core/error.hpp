@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one exception of the library: a status with its message, in a fixed buffer so that throwing it needs no memory
-// beyond the exception object itself.
+// The only exception of the library: a status with its message. The message is in a fixed buffer, so that throwing
+// needs no memory except for the exception object itself.
 #pragma once
 
 #include <annulus/status.h>
@@ -18,14 +18,14 @@ class Error : public std::exception {
     annulus_status status() const noexcept { return status_; }
     const char *what() const noexcept override { return message_; }
 
-    // For ANNULUS_ERROR_WORKSPACE: the same error with the bytes that would have been enough.
+    // For ANNULUS_ERROR_WORKSPACE: returns the same error with the number of bytes that would have sufficed.
     Error needing(std::uint64_t bytes) &&noexcept {
         bytes_ = bytes;
         return *this;
     }
     std::uint64_t bytes() const noexcept { return bytes_; }
 
-    // The same error as the failure of a library's function, which returned `code`. The library's name is static.
+    // Returns the same error as the failure of a library's function that returned `code`. `library` is a static string.
     Error from(const char *library, std::int64_t code) &&noexcept {
         library_ = library;
         code_ = code;
@@ -34,7 +34,8 @@ class Error : public std::exception {
     const char *library() const noexcept { return library_; }
     std::int64_t code() const noexcept { return code_; }
 
-    // The same error where outputs may be partly written: with `status` in place of one that says that nothing was.
+    // Returns the same error for a call that may have written a part of its outputs. If the status says that nothing
+    // was written, it is replaced by `status`.
     Error in_the_middle(annulus_status status) const noexcept {
         Error copy = *this;
         if (status_ < first_status_of_partly_written)

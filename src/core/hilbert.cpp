@@ -10,15 +10,15 @@ namespace annulus {
 
 namespace {
 
-// Collects the runs of a window of positions on the way down the curve's recursion.
+// Collects the runs of a window of positions while it descends through the curve's recursion.
 class RunFinder {
   public:
     RunFinder(std::int64_t width, std::int64_t from, std::int64_t to) : width_(width), from_(from), to_(to) {}
 
     std::vector<Interval> take() { return std::move(runs_); }
 
-    // A part whose first cell is the position `corner`, a step along its sides adding `along_major` and `along_minor`,
-    // and that the curve enters at step `index`.
+    // Adds the runs of a part of the grid. Its first cell is the position `corner`. A step along its sides adds
+    // `along_major` or `along_minor` to the position. The curve enters the part at step `index`.
     void visit(const CurvePart &part, std::int64_t corner, std::int64_t along_major, std::int64_t along_minor,
                std::int64_t index) {
         const std::int64_t major_end = (part.major - 1) * along_major, minor_end = (part.minor - 1) * along_minor;
@@ -48,19 +48,20 @@ class RunFinder {
     }
 
   private:
-    // Whether the rectangle with these lowest and highest positions has one in the window.
+    // True if the rectangle with these lowest and highest positions has a position in the window.
     bool meets_window(std::int64_t lowest, std::int64_t highest) const {
         if (lowest >= from_ || highest < from_)
             return lowest < to_ && highest >= from_;
-        // Its lowest that is not before the window: in the row where the window begins, or in the next.
+        // The rectangle's lowest position that is not before the window lies in the row where the window begins, or in
+        // the next row.
         const std::int64_t row_start = from_ - from_ % width_, column = lowest % width_;
         const bool in_row = row_start + highest % width_ >= from_;
         return (in_row ? std::max(from_, row_start + column) : row_start + width_ + column) < to_;
     }
 
-    // A line of `cells` cells from `corner` on.
+    // Adds the runs of a line of `cells` cells that begins at `corner`.
     void add_line(std::int64_t corner, std::int64_t step, std::int64_t cells, std::int64_t index) {
-        // Of a line that is walked towards smaller positions, the same from its other end.
+        // A line that is walked towards smaller positions is clipped from its other end.
         const std::int64_t stride = std::abs(step), first = step > 0 ? corner : corner + (cells - 1) * step;
         const Progression inside = clip({first, stride, cells}, from_, to_);
         if (inside.count == 0)
@@ -84,7 +85,7 @@ class RunFinder {
 } // namespace
 
 std::int64_t Curve::automatic_width(std::int64_t length) {
-    // The largest divisor that is at most sqrt(length) has the smallest one above it as its partner.
+    // The divisors come in pairs: the largest one up to sqrt(length) pairs with the smallest one from there on.
     return length / largest_divisor_to_root(length);
 }
 

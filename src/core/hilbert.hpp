@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order in which the positions of a segment are numbered: linear, or along the generalised Hilbert curve of the
-// segment's grid. Closed form in both directions, as descents through the curve's recursion: no table, O(log length) a
-// position. All is constexpr, which lets kernels on a GPU call it as well.
+// segment's grid. Both directions are closed form: descents through the curve's recursion, without a table, in
+// O(log length) steps a position. All is constexpr, so that GPU kernels can call it as well.
 //
-// A rectangle of `major` x `minor` cells is entered at a corner and left at the other end of the major side. It is cut
-// into parts that are such rectangles themselves:
+// The curve enters a rectangle of `major` x `minor` cells at a corner and leaves it at the other end of the major side.
+// The rectangle is cut into parts that are such rectangles themselves:
 //
 //   long (major > 3/2 minor)        else: up, across, down
 //
@@ -14,9 +14,9 @@
 //   |        |        |             |   1    |   3    |        |
 //   in-------+------out             in-------+------out        +----> major
 //
-// Parts 1 and 3 of the second cut have their major side along the minor side of the whole; part 3 is walked from its
-// far corner back, both directions reversed. Only a rectangle whose major side is odd and whose minor side is even
-// needs a diagonal step, so the side that becomes the major side of part 1 is cut at an even number where it can be.
+// Parts 1 and 3 of the second cut have their major side along the minor side of the whole. Part 3 is walked from its
+// far corner back, with both directions reversed. Only a rectangle with an odd major and an even minor side needs a
+// diagonal step. Therefore the side that becomes the major side of part 1 is cut at an even number where it can be.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@
 
 namespace annulus {
 
-// The numbers begin … end - 1: steps of a curve, residues.
+// The numbers begin … end - 1, for example steps of a curve or residues.
 struct Interval {
     std::int64_t begin, end;
     std::int64_t length() const { return end - begin; }
@@ -35,30 +35,30 @@ struct Interval {
 
 class Curve {
   public:
-    // 0, 1, 2, …
+    // The order 0, 1, 2, …
     static constexpr Curve linear(std::int64_t length) { return Curve(length, length); }
     // The curve of the row-major (length / width) x width grid; width divides length.
     static constexpr Curve hilbert(std::int64_t length, std::int64_t width) { return Curve(length, width); }
-    // The smallest divisor of length that is at least sqrt(length).
+    // Returns the smallest divisor of length that is at least sqrt(length).
     static std::int64_t automatic_width(std::int64_t length);
 
     constexpr Curve() = default;
 
     constexpr std::int64_t length() const { return length_; }
     constexpr std::int64_t width() const { return width_; }
-    // A single row or column is walked from end to end.
+    // A grid of one row or one column is walked from end to end.
     constexpr bool is_linear() const { return width_ == length_ || width_ == 1; }
 
-    // The position that the curve visits at step `index`; 0 <= index < length.
+    // Returns the position that the curve visits at step `index`; 0 <= index < length.
     constexpr std::int64_t position(std::int64_t index) const;
-    // The step at which the curve visits `position`: the inverse of position().
+    // Returns the step at which the curve visits `position`: the inverse of position().
     constexpr std::int64_t index(std::int64_t position) const;
 
-    // The steps at which the curve is at the positions from … to - 1, as few runs in order. The window of positions is
-    // cut out of the grid along two rows, and what lies off these comes in whole parts: neither the runs nor the time
-    // to find them are more than some times border().
+    // Returns the steps at which the curve is at the positions from … to - 1, as the fewest possible runs, in order.
+    // The border of the window runs along two rows of the grid. Every other part of the curve is inside the window or
+    // outside it as a whole. Therefore the number of runs and the time to find them are O(border()).
     std::vector<Interval> runs(std::int64_t from, std::int64_t to) const;
-    // Positions of the window from … to - 1 that may have neighbours outside it, or more.
+    // Upper bound for the positions of the window from … to - 1 that have neighbours outside it.
     std::int64_t border(std::int64_t from, std::int64_t to) const {
         return is_linear() ? 1 : std::min(to - from, width_ > (to - from) / 2 ? to - from : 2 * width_);
     }
@@ -70,7 +70,7 @@ class Curve {
     std::int64_t width_ = 0;
 };
 
-// A part of the grid on the way down. The two directions are always reversed together.
+// A part of the grid that the recursion reaches. The two directions are always reversed together.
 struct CurvePart {
     std::int64_t major;
     std::int64_t minor;
@@ -79,16 +79,16 @@ struct CurvePart {
     constexpr bool is_line() const { return major == 1 || minor == 1; }
     constexpr bool is_long() const { return 2 * major > 3 * minor; }
 
-    // The half of a side, rounded towards smaller rows and columns, whichever way it is walked.
+    // Returns half of a side, rounded towards smaller rows and columns, whichever way it is walked.
     constexpr std::int64_t half(std::int64_t side) const { return (side + reversed) >> 1; }
-    // The same, made even where the side has room for that.
+    // Returns half of a side, made even if the side is longer than 2.
     constexpr std::int64_t even_half(std::int64_t side) const {
         const std::int64_t h = half(side);
         return h + (h & (side > 2));
     }
 };
 
-// The grid's longer side is the major one; of equal sides, the rows' direction.
+// The longer side of the grid is the major one; if the sides are equal, the direction along rows.
 constexpr bool starts_along_rows(std::int64_t rows, std::int64_t columns) {
     return columns >= rows;
 }
@@ -98,14 +98,14 @@ constexpr std::int64_t Curve::position(std::int64_t index) const {
         return index;
     const std::int64_t rows = length_ / width_;
     CurvePart part{std::max(rows, width_), std::min(rows, width_)};
-    // The part's first cell, and what a step along its sides adds to a position.
+    // The first cell of the part, and how much a step along its sides adds to a position.
     std::int64_t corner = 0, along_major = 1, along_minor = width_;
     if (!starts_along_rows(rows, width_))
         std::swap(along_major, along_minor);
 
     while (!part.is_line()) {
         if (part.is_long()) {
-            // A mask of all bits or none, in place of a branch that would be mispredicted half the time.
+            // A mask of all bits or none: a branch would be mispredicted half of the time.
             const std::int64_t first = part.even_half(part.major);
             const std::int64_t beyond = -std::int64_t{index >= first * part.minor};
             index -= first * part.minor & beyond;
@@ -140,7 +140,7 @@ constexpr std::int64_t Curve::index(std::int64_t position) const {
         return position;
     const std::int64_t rows = length_ / width_;
     CurvePart part{std::max(rows, width_), std::min(rows, width_)};
-    // Where the position is inside the part, from its first cell.
+    // Coordinates of the position inside the part, relative to its first cell.
     std::int64_t on_major = position % width_, on_minor = position / width_;
     if (!starts_along_rows(rows, width_))
         std::swap(on_major, on_minor);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this library knows of the API's enumerations: the checks of arguments and annulus_knows() both look here.
+// The values of the API's enumerations that this library knows. Checks of arguments and annulus_knows() both use them.
 #pragma once
 
 #include <annulus/annulus.h>
@@ -9,14 +9,14 @@
 
 namespace annulus {
 
-// The first and the last enumerator of an enumeration without gaps.
+// The first and the last enumerator of an enumeration that has no gaps.
 struct KnownRange {
     std::int32_t first, last;
     constexpr bool has(std::int64_t value) const { return value >= first && value <= last; }
 };
 
-// known(annulus_dtype()) is the range of annulus_dtype, and so on: the type of the argument chooses the enumeration,
-// and its value does not matter.
+// known(annulus_dtype()) is the range of annulus_dtype, and so on: the type of the argument chooses the enumeration.
+// Its value does not matter.
 constexpr KnownRange known(annulus_feature) {
     return {ANNULUS_FEATURE_FEATURE, ANNULUS_FEATURE_COMM_FLAG};
 }
@@ -51,7 +51,7 @@ constexpr KnownRange known(annulus_exchange) {
     return {ANNULUS_EXCHANGE_AUTO, ANNULUS_EXCHANGE_GATHER};
 }
 
-// All bits that a call's flags, or a communicator's, may have.
+// All bits that the flags of a call, or of a communicator, may have.
 inline constexpr std::uint64_t known_call_flags =
     ANNULUS_CALL_QUERY_WINDOW | ANNULUS_CALL_ADD_D_Q | ANNULUS_CALL_ADD_D_K | ANNULUS_CALL_ADD_D_V;
 inline constexpr std::uint64_t known_comm_flags = ANNULUS_COMM_MAY_ABORT;
@@ -79,7 +79,7 @@ inline constexpr NamedStatus known_statuses[] = {
     {ANNULUS_ERROR_INTERNAL, "internal"},
 };
 
-// Returns the status of that number, or null if there is none.
+// Returns the entry of `status`, or null if there is none.
 constexpr const NamedStatus *find_status(std::int64_t status) {
     for (const NamedStatus &known_status : known_statuses)
         if (known_status.status == status)

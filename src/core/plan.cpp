@@ -12,11 +12,11 @@
 namespace annulus {
 
 void check_element_count(const Problem &problem) {
-    constexpr std::int64_t most = std::int64_t{1} << 57;
+    constexpr std::int64_t max_elements = std::int64_t{1} << 57;
     std::int64_t elements = problem.batch;
     for (const std::int64_t size :
          {problem.sequence_length, std::int64_t{problem.heads}, std::int64_t{problem.head_dim}})
-        if (__builtin_mul_overflow(elements, size, &elements) || elements > most)
+        if (__builtin_mul_overflow(elements, size, &elements) || elements > max_elements)
             throw Error(ANNULUS_ERROR_ARGUMENT,
                         "batch %lld, sequence length %lld, heads %d and head dimension %d together are too large: "
                         "2^57 elements are the limit",
@@ -26,7 +26,7 @@ void check_element_count(const Problem &problem) {
 
 namespace {
 
-// Sum of floor(x / r) + 1 over 0 <= x < n: the pairs of n consecutive places with the places 0, r, 2 r, … up to each.
+// Returns the sum of floor(x / r) + 1 over 0 <= x < n: how many of the places 0, r, 2 r, … are <= x, summed over x.
 double causal_sum(std::int64_t n, std::int64_t r) {
     if (n <= 0)
         return 0;
@@ -35,7 +35,8 @@ double causal_sum(std::int64_t n, std::int64_t r) {
     return static_cast<double>(r) * q * (q - 1) / 2 + static_cast<double>(n % r) * q + static_cast<double>(n);
 }
 
-// The (query, key) pairs of a class and the queries at places begin … end - 1, the order being taken for a line.
+// Returns how many (query, key) pairs a class has with its queries at places begin … end - 1. Treats the order as
+// linear.
 double count_pairs(const ClassPair &pair, std::int64_t begin, std::int64_t end, bool causal) {
     const Progression queries = clip(pair.queries, begin, end), &keys = pair.keys;
     const auto count = static_cast<double>(queries.count);
@@ -48,7 +49,7 @@ double count_pairs(const ClassPair &pair, std::int64_t begin, std::int64_t end, 
     return causal_sum(end - keys.first, keys.stride) - causal_sum(begin - keys.first, keys.stride);
 }
 
-// Calls use(from, to) for the parts from … to of first … last: each special place alone, and what lies between.
+// Calls use(from, to) for parts from … to that cover first … last: each special place alone, and each run between them.
 template <std::size_t n, class Use>
 void for_each_part(std::int64_t first, std::int64_t last, std::array<std::int64_t, n> special, Use use) {
     std::sort(special.begin(), special.end());
@@ -67,8 +68,8 @@ void for_each_part(std::int64_t first, std::int64_t last, std::array<std::int64_
     advance(last + 1);
 }
 
-// Adds up value(i) over first … last, where value may be anything at a few special places and is linear between two
-// neighbouring ones of them.
+// Returns the sum of value(i) over first … last. `value` may be anything at the few special places, and is linear
+// between two neighbouring special places.
 template <std::size_t n, class Value>
 double sum_of_linear(std::int64_t first, std::int64_t last, const std::array<std::int64_t, n> &special, Value value) {
     double sum = 0;
@@ -78,7 +79,7 @@ double sum_of_linear(std::int64_t first, std::int64_t last, const std::array<std
     return sum;
 }
 
-// The same where value is constant between them.
+// The same for a `value` that is constant between special places.
 template <std::size_t n, class Value>
 double sum_of_constant(std::int64_t first, std::int64_t last, const std::array<std::int64_t, n> &special, Value value) {
     double sum = 0;
@@ -87,7 +88,7 @@ double sum_of_constant(std::int64_t first, std::int64_t last, const std::array<s
     return sum;
 }
 
-// How many heads of `heads` that follow one another share a phase.
+// Returns how many of `heads` consecutive heads share a phase.
 std::int64_t heads_of_phase(const Branch &branch, std::int32_t heads) {
     switch (branch.phase_rule) {
     case ANNULUS_PHASE_BLOCK:
@@ -109,7 +110,7 @@ std::int64_t grid_width(const Branch &branch, std::int64_t length) {
 }
 
 Curve make_curve(const Branch &branch, std::int64_t length) {
-    // With dilation 1 every position is kept, whatever the order.
+    // With dilation 1 the order does not matter: a class is the whole segment.
     return branch.order == ANNULUS_ORDER_LINEAR || branch.dilation == 1
                ? Curve::linear(length)
                : Curve::hilbert(length, grid_width(branch, length));
@@ -154,7 +155,7 @@ HeadSets BranchPlan::head_sets(std::int32_t first, std::int32_t last) const {
         sets.add({head(a), 0, dilation_, count(b - a), 0, 1});
         return sets;
     }
-    // Heads lie in rows of equal length: a row shares a residue, or goes through all of them.
+    // Heads form rows of equal length. The heads of a row share one residue, or use all residues in turn.
     const bool shares = heads_of_phase_ > 1;
     const std::int64_t length = shares ? heads_of_phase_ : dilation_;
     const auto add = [&](std::int64_t row, std::int64_t rows, std::int64_t from, std::int64_t to) {
@@ -187,15 +188,15 @@ double BranchPlan::pairs(const Problem &problem) const {
         const Segment s = segment(index);
         const Window part = intersect(s.range, queries);
         const std::int64_t begin = part.start - s.range.start, end = begin + part.length;
-        const auto of_residue = [&](std::int64_t residue) {
+        const auto residue_pairs = [&](std::int64_t residue) {
             return count_pairs(class_pair(*this, s, residue), begin, end, causal_);
         };
-        // From residue to residue a class changes its size, or a bound its place in the class, at these alone.
+        // As the residue grows, the size of a class and the places of the bounds in it change at these residues alone.
         const std::array special{begin % r, end % r, s.range.length % r};
         double pairs = 0;
         for (const HeadSet &set : sets)
-            pairs +=
-                set.heads * sum_of_linear(set.first_residue, set.first_residue + set.residues - 1, special, of_residue);
+            pairs += set.heads *
+                     sum_of_linear(set.first_residue, set.first_residue + set.residues - 1, special, residue_pairs);
         return pairs;
     });
 }
@@ -218,14 +219,14 @@ Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
 }
 
 double Plan::pairs(std::int32_t branch) const {
-    const auto of_branch = [&](const BranchPlan &plan) {
+    const auto branch_pairs = [&](const BranchPlan &plan) {
         return plan.pairs(problem_) * static_cast<double>(problem_.batch);
     };
     if (branch != ANNULUS_ALL_BRANCHES)
-        return of_branch(branches()[static_cast<std::size_t>(branch)]);
+        return branch_pairs(branches()[static_cast<std::size_t>(branch)]);
     double sum = 0;
     for (const BranchPlan &plan : branches())
-        sum += of_branch(plan);
+        sum += branch_pairs(plan);
     return sum;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pattern meets a problem. Everything is closed form: a plan's size and the time to make it and to ask it grow with
-// the number of branches, never with the sequence length or the number of heads.
+// A plan is a pattern applied to a problem. Everything is closed form. A plan's size, and the time to make and to query
+// it, grow with the number of branches. They do not depend on the sequence length or the number of heads.
 //
-// A branch cuts the sequence into segments; inside a segment the places p = 0, 1, 2, … (along the segment's curve) fall
+// A branch cuts the sequence into segments. Inside a segment the places p = 0, 1, 2, … (along the segment's curve) fall
 // into classes p mod r. The keys of a query are one class of its segment: the arithmetic progression residue,
-// residue + r, residue + 2r, … of places. Who their queries are stands in class_pairs.hpp.
+// residue + r, residue + 2r, … of places. class_pairs.hpp says which queries attend to a class.
 #pragma once
 
 #include "core/hilbert.hpp"
@@ -37,22 +37,24 @@ constexpr Window intersect(const Window &a, const Window &b) {
     return {start, std::max<std::int64_t>(0, std::min(a.end(), b.end()) - start)};
 }
 
-// How the caller's tensor of a gradient takes it.
+// How a gradient is stored in the caller's tensor.
 struct GradientTarget {
-    bool is_float32 = false; // where the problem's dtype is bfloat16 or float16; else it has the problem's dtype
-    bool adds = false;       // to what it holds
+    bool is_float32 = false; // the problem's dtype is bfloat16 or float16, and the tensor is float32
+    bool adds = false;       // is added to what the tensor holds
     bool operator==(const GradientTarget &) const = default;
     constexpr bool is_plain() const { return !is_float32 && !adds; }
-    constexpr annulus_dtype dtype(annulus_dtype of_problem) const { return is_float32 ? ANNULUS_FLOAT32 : of_problem; }
+    constexpr annulus_dtype dtype(annulus_dtype problem_dtype) const {
+        return is_float32 ? ANNULUS_FLOAT32 : problem_dtype;
+    }
 };
 
 struct GradientTargets {
     GradientTarget q, k, v;
-    bool only_v = false; // dQ and dK are not wanted: their tensors have no data; V is K, and O, too, is of no account
+    bool only_v = false; // dQ and dK are not computed: their tensors have no data, V is K, and O is not read
     bool operator==(const GradientTargets &) const = default;
-    constexpr bool of_queries_are_plain() const { return q.is_plain(); }
-    constexpr bool of_keys_are_plain() const { return k.is_plain() && v.is_plain(); }
-    constexpr bool are_plain() const { return of_queries_are_plain() && of_keys_are_plain(); }
+    constexpr bool query_gradients_are_plain() const { return q.is_plain(); }
+    constexpr bool key_gradients_are_plain() const { return k.is_plain() && v.is_plain(); }
+    constexpr bool are_plain() const { return query_gradients_are_plain() && key_gradients_are_plain(); }
 };
 
 struct Problem {
@@ -62,26 +64,26 @@ struct Problem {
     std::int32_t heads = 0;
     std::int32_t kv_heads = 0;
     std::int32_t head_dim = 0;
-    Window queries; // the query rows at hand
-    Window keys;    // the key rows at hand
-    // Position m of the keys is row (m - keys.start) / key_stride of a head, rounded down: more than 1 where the rows
-    // at hand are those that a dilated branch left.
+    Window queries; // the query rows of this call
+    Window keys;    // the key rows of this call
+    // The key at position m is in row (m - keys.start) / key_stride of a head, rounded down. The stride is above 1 if
+    // the rows of this call are only the keys of a dilated branch.
     std::int64_t key_stride = 1;
-    GradientTargets gradients{}; // of backward; in a forward problem they are plain
+    GradientTargets gradients{}; // for backward; in a forward problem they are plain
     bool operator==(const Problem &) const = default;
     std::int32_t kv_head(std::int32_t head) const { return head / (heads / kv_heads); }
     std::int64_t key_rows() const { return divide_up(keys.length, key_stride); }
 };
 
-// With no more elements in a whole tensor, the bytes of all tensors, gradients and float64 copies together fit into 64
-// bits, and whoever computes sizes of a checked problem need not think of overflow. Throws
-// Error(ANNULUS_ERROR_ARGUMENT).
+// Throws Error(ANNULUS_ERROR_ARGUMENT) if a whole tensor would have more than 2^57 elements. With at most 2^57, the
+// bytes of all tensors, gradients and float64 copies together fit into 64 bits. Code that computes sizes of a checked
+// problem therefore needs no checks for overflow.
 void check_element_count(const Problem &problem);
 
 struct Segment {
     Window range; // global positions
     Curve curve;  // place -> position inside the segment
-    // Global position of a place.
+    // Returns the global position of a place.
     constexpr std::int64_t position(std::int64_t place) const {
         return range.start + (curve.is_linear() ? place : curve.position(place));
     }
@@ -90,8 +92,8 @@ struct Segment {
     }
 };
 
-// Heads and the residues they use: head first_head + k * head_step_residue + j * head_step, for 0 <= k < residues and
-// 0 <= j < heads, uses the residue first_residue + k.
+// Heads and the residues that they use. For 0 <= k < residues and 0 <= j < heads, the head
+// first_head + k * head_step_residue + j * head_step uses the residue first_residue + k.
 struct HeadSet {
     std::int32_t first_head = 0;
     std::int64_t first_residue = 0, residues = 1;
@@ -100,7 +102,7 @@ struct HeadSet {
     std::int64_t head_step = 1;
 };
 
-// Up to three of them.
+// Up to three sets.
 class HeadSets {
   public:
     void add(const HeadSet &set) { sets_[count_++] = set; }
@@ -120,53 +122,53 @@ struct ResidueRange {
 class BranchPlan {
   public:
     BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem);
-    // `branch`, along a line, in a sequence of this length instead of a longer one.
+    // A copy of `branch`, whose order is linear, for a sequence of this shorter length.
     constexpr BranchPlan(const BranchPlan &branch, std::int64_t sequence_length);
 
     constexpr std::int64_t dilation() const { return dilation_; }
-    // From one query of a class of keys to the next, in places: the dilation, where its queries are the class itself;
-    // 1, where they are all places of the segment (query rule `every`).
+    // Distance in places between consecutive queries of a class of keys. It is the dilation if the queries are the
+    // class itself, and 1 if they are all places of the segment (query rule `every`).
     constexpr std::int64_t query_stride() const { return query_stride_; }
     constexpr bool queries_are_class() const { return query_stride_ == dilation_; }
-    // A head has all residues (query rule `residue`), else its phase alone.
+    // True if a head has all residues (query rule `residue`). Otherwise it has its phase alone.
     constexpr bool has_all_residues() const { return has_all_residues_; }
-    // Classes of fewer keys than the largest have padding keys in their place.
+    // True if a class with fewer keys than the largest class is filled up with padding keys.
     constexpr bool has_zero_keys() const { return has_zero_keys_; }
     constexpr bool causal() const { return causal_; }
 
-    // Heads are those of the call. Of a head shard a branch may serve heads before them and behind them, too.
+    // Heads are numbered as in the call. With a head shard, a branch may also serve heads before and after the call's.
     constexpr bool serves(std::int32_t head) const { return head >= first_head_ && head < first_head_ + head_count_; }
     constexpr std::int32_t first_head() const { return first_head_; }
     constexpr std::int32_t head_count() const { return head_count_; }
-    // The residue phi of a served head under the phase rule: so many heads that follow one another share it, and the
-    // next ones have the next, modulo the dilation.
+    // Returns the residue phi of a served head under the phase rule. heads_of_phase() consecutive heads share a
+    // residue, and the next heads have the next residue, modulo the dilation.
     constexpr std::int64_t phase(std::int32_t head) const {
         return first_phase_ + (head - first_head_) / heads_of_phase_ % dilation_;
     }
     constexpr std::int64_t first_phase() const { return first_phase_; }
     constexpr std::int64_t heads_of_phase() const { return heads_of_phase_; }
-    // Heads first … last - 1, as far as the branch serves them, as at most three sets.
+    // Returns those of the heads first … last - 1 that the branch serves, as at most three sets.
     HeadSets head_sets(std::int32_t first, std::int32_t last) const;
-    // The heads among first … last - 1 that have keys of this residue, in order.
+    // Returns the heads among first … last - 1 that have keys of this residue, in order.
     constexpr Progression users(std::int64_t residue, std::int32_t first, std::int32_t last) const;
-    // The residues of which heads first … last - 1 have keys.
+    // Returns the residues that the heads first … last - 1 use.
     constexpr ResidueRange residues(std::int32_t first, std::int32_t last) const;
 
     constexpr std::int64_t segment_count() const;
     constexpr std::int64_t segment_of(std::int64_t position) const { return position / length_; }
     constexpr Segment segment(std::int64_t index) const;
     constexpr Segment segment_at(std::int64_t position) const { return segment(segment_of(position)); }
-    // Length of every segment but the last.
+    // Length of every segment except the last one.
     constexpr std::int64_t segment_length() const { return length_; }
 
-    // Members of the largest class.
+    // Number of places in the largest class.
     constexpr std::int64_t largest_class() const { return divide_up(length_, dilation_); }
 
-    // How many (query, key) pairs the query window has in one batch entry, in all query heads together.
+    // Returns how many (query, key) pairs the queries of the window have in one batch entry, over all query heads.
     double pairs(const Problem &problem) const;
 
   private:
-    // Served heads among first … last - 1, counted inside the head range.
+    // Returns the served heads among first … last - 1, numbered from the branch's first head.
     constexpr Window served(std::int32_t first, std::int32_t last) const;
 
     std::int64_t length_;
@@ -193,7 +195,7 @@ constexpr Progression BranchPlan::users(std::int64_t residue, std::int32_t first
     const Window heads = served(first, last);
     Progression users{0, 1, head_count_};
     if (!has_all_residues_) {
-        const std::int64_t row = residue - first_phase_; // of heads that share a residue
+        const std::int64_t row = residue - first_phase_; // row of heads that share a residue
         if (row < 0 || row >= head_count_)
             users.count = 0;
         else if (heads_of_phase_ == 1)
@@ -235,9 +237,9 @@ constexpr Segment BranchPlan::segment(std::int64_t index) const {
 
 class Plan {
   public:
-    // Throws Error(ANNULUS_ERROR_ARGUMENT) where the pattern does not fit the problem.
+    // Throws Error(ANNULUS_ERROR_ARGUMENT) if the pattern does not fit the problem.
     Plan(const Pattern &pattern, const Problem &problem);
-    // The same pattern for other windows: shares all with `plan` but the problem.
+    // The same pattern for other windows: shares everything with `plan` except the problem.
     Plan(const Plan &plan, const Problem &problem) : problem_(problem), shape_(plan.shape_) {}
 
     const Pattern &pattern() const { return shape_->pattern; }
@@ -245,11 +247,11 @@ class Plan {
     const std::vector<BranchPlan> &branches() const { return shape_->branches; }
     bool causal() const { return shape_->pattern.causal; }
     double scale() const { return shape_->scale; }
-    // Whether a query may have a key of several branches that is to count once.
+    // True if a query may have the same key in several branches, and the key is to count once.
     bool shares_keys() const {
         return shape_->pattern.key_rule == ANNULUS_KEY_ONCE && shape_->pattern.branches.size() > 1;
     }
-    // The branches whose keys do not count again in `branch`, one of branches().
+    // Returns the branches before `branch` whose keys do not count again in it. `branch` is one of branches().
     std::span<const BranchPlan> earlier_branches(const BranchPlan &branch) const {
         return {branches().data(), shares_keys() ? static_cast<std::size_t>(&branch - branches().data()) : 0};
     }
@@ -258,11 +260,11 @@ class Plan {
                shape_->branches.capacity() * sizeof(BranchPlan);
     }
 
-    // The (query, key) pairs over batch and heads, of one branch or of ANNULUS_ALL_BRANCHES together.
+    // Returns the number of (query, key) pairs over batch and heads, of one branch or of ANNULUS_ALL_BRANCHES together.
     double pairs(std::int32_t branch) const;
 
   private:
-    // What does not depend on windows.
+    // The part that does not depend on windows.
     struct Shape {
         Pattern pattern;
         double scale;

@@ -15,7 +15,7 @@ bool is_contained(const Progression &set, const Progression &in) {
            (set.count == 1 || (set.stride % in.stride == 0 && contains(in, set[set.count - 1])));
 }
 
-// The x in [0, m) with a x = 1 mod m, for coprime a and m.
+// Returns the x in [0, m) with a x = 1 mod m, for coprime a and m.
 std::int64_t inverse(std::int64_t a, std::int64_t m) {
     std::int64_t x = 1, next_x = 0, rest = a % m, next = m; // |x| stays below m
     while (next != 0) {
@@ -26,15 +26,15 @@ std::int64_t inverse(std::int64_t a, std::int64_t m) {
     return remainder(x, m);
 }
 
-// Periods up to this leave 64 bits room for a sum.
-constexpr std::int64_t most_period = std::int64_t{1} << 61;
+// With a period up to this, sums of a period and an element fit into 64 bits.
+constexpr std::int64_t max_period = std::int64_t{1} << 61;
 
-// The elements that a has in common with b, the first of its steps that is one of b's, whole or continued, being known
-// (Chinese remainder theorem): every `period` there is another.
+// Returns the elements that are in both a and b (Chinese remainder theorem). a[first_common_step] is a term of b
+// extended in both directions. Every `period` after it there is another common element.
 template <class Number>
-Progression common_elements(const Progression &a, const Progression &b, Number period, std::int64_t steps_of_a) {
+Progression common_elements(const Progression &a, const Progression &b, Number period, std::int64_t first_common_step) {
     const std::int64_t begin = std::max(a.first, b.first), last = std::min(a[a.count - 1], b[b.count - 1]);
-    const Number any = a.first - begin + Number{a.stride} * steps_of_a, rest = any % period;
+    const Number any = a.first - begin + Number{a.stride} * first_common_step, rest = any % period;
     const Number first = begin + (rest < 0 ? rest + period : rest);
     if (first > last)
         return {};
@@ -42,8 +42,7 @@ Progression common_elements(const Progression &a, const Progression &b, Number p
     return {static_cast<std::int64_t>(first), count == 1 ? 1 : static_cast<std::int64_t>(period), count};
 }
 
-// Adds `sign` times the elements of the union: those of one set, and those of the others without what they share with
-// it. False where the terms run out.
+// Adds `sign` · |union| to `count` by inclusion-exclusion. Returns false if that needs more than `terms` intersections.
 bool add_union(std::vector<Progression> sets, std::int64_t sign, std::int64_t &count, std::int64_t &terms) {
     for (sets = without_contained(std::move(sets)); !sets.empty();) {
         const Progression set = sets.back();
@@ -77,29 +76,29 @@ Progression intersect(const Progression &a, const Progression &b) {
     const std::int64_t apart = b.first - a.first;
     if (apart > 0 ? b.first > a[a.count - 1] : a.first > b[b.count - 1])
         return none;
-    if (a.stride % b.stride == 0) // whole or not at all, but for the ends
+    if (a.stride % b.stride == 0) // the residues agree for all elements of a or for none; only the ends are cut off
         return apart % b.stride == 0 ? clip(a, b.first, b[b.count - 1] + 1) : none;
     const std::int64_t divisor = std::gcd(a.stride, b.stride);
     if (apart % divisor != 0)
         return none;
     const std::int64_t steps = b.stride / divisor;
-    const std::int64_t steps_of_a = static_cast<std::int64_t>(Wide{remainder(apart / divisor, steps)} *
-                                                              inverse(a.stride / divisor % steps, steps) % steps);
-    // In 64 bits where these are enough: that is several times as fast.
+    const std::int64_t first_common_step = static_cast<std::int64_t>(
+        Wide{remainder(apart / divisor, steps)} * inverse(a.stride / divisor % steps, steps) % steps);
+    // In 64 bits if they suffice: that is several times as fast.
     std::int64_t period = 0;
-    return __builtin_mul_overflow(a.stride, steps, &period) || period > most_period
-               ? common_elements<Wide>(a, b, Wide{a.stride} * steps, steps_of_a)
-               : common_elements<std::int64_t>(a, b, period, steps_of_a);
+    return __builtin_mul_overflow(a.stride, steps, &period) || period > max_period
+               ? common_elements<Wide>(a, b, Wide{a.stride} * steps, first_common_step)
+               : common_elements<std::int64_t>(a, b, period, first_common_step);
 }
 
 std::vector<Progression> without_contained(std::vector<Progression> sets) {
     std::sort(sets.begin(), sets.end(), [](const Progression &a, const Progression &b) { return a.count > b.count; });
-    std::vector<Progression> kept;
+    std::vector<Progression> maximal;
     for (const Progression &set : sets)
-        if (set.count > 0 && std::none_of(kept.begin(), kept.end(),
+        if (set.count > 0 && std::none_of(maximal.begin(), maximal.end(),
                                           [&](const Progression &larger) { return is_contained(set, larger); }))
-            kept.push_back(set);
-    return kept;
+            maximal.push_back(set);
+    return maximal;
 }
 
 std::optional<std::int64_t> count_union(std::vector<Progression> sets, std::int64_t &terms) {

@@ -9,12 +9,12 @@
 
 namespace annulus {
 
-// a / b rounded up, for a >= 0 and b > 0, without overflow.
+// Returns a / b rounded up, for a >= 0 and b > 0, without overflow.
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
     return a / b + (a % b != 0);
 }
 
-// The residue of a in [0, b), for b > 0.
+// Returns the residue of a in [0, b), for b > 0.
 constexpr std::int64_t remainder(std::int64_t a, std::int64_t b) {
     const std::int64_t rest = a % b;
     return rest < 0 ? rest + b : rest;
@@ -33,31 +33,31 @@ constexpr bool contains(const Progression &p, std::int64_t x) {
     return x >= p.first && (x - p.first) % p.stride == 0 && (x - p.first) / p.stride < p.count;
 }
 
-// The index of the first element that is not below x; the count, where there is none.
+// Returns the index of the first element that is at least x, or the count if there is none.
 constexpr std::int64_t first_from(const Progression &p, std::int64_t x) {
     return x <= p.first ? 0 : std::min(p.count, divide_up(x - p.first, p.stride));
 }
 
-// Elements from … to - 1 of a progression, as far as it has them.
+// Returns the elements from … to - 1 of a progression, as far as it has them.
 constexpr Progression slice(const Progression &p, std::int64_t from, std::int64_t to) {
     to = std::min(to, p.count);
-    // Past the end an element may lie beyond 64 bits.
+    // Past the end of the progression an element may exceed 64 bits.
     return from < to ? Progression{p[from], p.stride, to - from} : Progression{p.first, p.stride, 0};
 }
 
-// The part of a progression that lies in [begin, end).
+// Returns the part of a progression that lies in [begin, end).
 constexpr Progression clip(const Progression &p, std::int64_t begin, std::int64_t end) {
     return slice(p, first_from(p, begin), first_from(p, end));
 }
 
-// The elements that two progressions have in common: a progression again.
+// Returns the elements that two progressions have in common, which are a progression again.
 Progression intersect(const Progression &a, const Progression &b);
 
-// Without those that lie inside another, the longest first.
+// Returns the sets without those sets that lie inside another one, longest first.
 std::vector<Progression> without_contained(std::vector<Progression> sets);
 
-// The elements of the union, by inclusion and exclusion: nothing where that takes more than `terms` intersections.
-// Those it took are subtracted from `terms`.
+// Returns the number of elements of the union, by inclusion-exclusion. Returns nothing if that takes more than `terms`
+// intersections. Subtracts the number of intersections that it took from `terms`.
 std::optional<std::int64_t> count_union(std::vector<Progression> sets, std::int64_t &terms);
 
 } // namespace annulus

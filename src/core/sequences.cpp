@@ -51,13 +51,13 @@ SequencePlans::SequencePlans(const Pattern &pattern, const CallProblem &problem)
 }
 
 double SequencePlans::pairs(std::int32_t branch) const {
-    std::vector<double> of_plans;
-    of_plans.reserve(plans_.size());
+    std::vector<double> plan_pairs;
+    plan_pairs.reserve(plans_.size());
     for (const Plan &plan : plans_)
-        of_plans.push_back(plan.pairs(branch));
+        plan_pairs.push_back(plan.pairs(branch));
     double sum = 0;
     for (const Item &item : items_)
-        sum += of_plans[item.plan];
+        sum += plan_pairs[item.plan];
     return sum;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several sequences in the rows of one call. Each is a problem of its own, with the positions 0, 1, 2, … and a plan in
-// closed form; sequences of the same length share one.
+// Several sequences in the rows of one call. Each sequence is a problem of its own, with positions 0, 1, 2, … and a
+// closed-form plan. Sequences of the same batch size, length and windows share a plan.
 #pragma once
 
 #include "core/plan.hpp"
@@ -11,45 +11,45 @@
 
 namespace annulus {
 
-// A sequence has these rows of some batch entries, in each of them.
+// A sequence consists of these rows, in each of some batch entries.
 struct Sequence {
     std::int64_t first_batch = 0, batches = 0;
     Window rows;
     bool operator==(const Sequence &) const = default;
 };
 
-// What a call is about. The sequences overlap nowhere; without any all rows of a batch entry are one.
+// The rows of a call and its sequences, which do not overlap. Without sequences, all rows of a batch entry are one.
 struct CallProblem {
     Problem rows; // its positions are rows
     std::vector<Sequence> sequences;
     bool operator==(const CallProblem &) const = default;
 };
 
-// The problem of one sequence among the rows of a call.
+// Returns the problem of one sequence among the rows of a call.
 Problem problem_of(const Problem &rows, const Sequence &sequence);
 
 class SequencePlans {
   public:
-    // A sequence, and which of plans() is its own.
+    // A sequence, and the index of its plan in plans().
     struct Item {
         Sequence sequence;
         std::size_t plan;
     };
 
-    // Throws Error(ANNULUS_ERROR_ARGUMENT) where the pattern does not fit a sequence.
+    // Throws Error(ANNULUS_ERROR_ARGUMENT) if the pattern does not fit a sequence.
     SequencePlans(const Pattern &pattern, const CallProblem &problem);
 
     const Problem &rows() const { return rows_; }
     const std::vector<Plan> &plans() const { return plans_; }
-    // Those that have both queries and keys in the windows.
+    // The sequences that have queries in the window of queries.
     const std::vector<Item> &items() const { return items_; }
     const Plan &plan_of(const Item &item) const { return plans_[item.plan]; }
-    // All rows are one sequence.
+    // True if all rows are one sequence.
     bool is_one() const { return is_one_; }
-    // Each row in the windows belongs to one of items().
+    // True if each row in the windows belongs to one of items().
     bool covers_rows() const { return covers_rows_; }
 
-    // The pairs of all sequences together, as Plan::pairs().
+    // Returns the (query, key) pairs of all sequences together, as Plan::pairs() does of one.
     double pairs(std::int32_t branch) const;
     std::uint64_t bytes() const;
 

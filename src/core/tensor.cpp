@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of the caller's tensors: each for itself, and outputs against everything else.
+// Checks of the caller's tensors: each tensor alone, and outputs against all other tensors.
 #include "core/tensor.hpp"
 
 #include "core/dtype_number.hpp"
@@ -18,7 +18,7 @@ std::uintptr_t address(const void *memory) {
     return reinterpret_cast<std::uintptr_t>(memory);
 }
 
-// Bytes from the first to the end of the last element; the tensor was checked.
+// Returns the bytes from the first element to the end of the last one. The tensor was checked.
 std::uintptr_t extent_bytes(const annulus_tensor &tensor) {
     std::int64_t elements = 1;
     for (int i = 0; i < tensor.ndim; ++i)
@@ -26,8 +26,8 @@ std::uintptr_t extent_bytes(const annulus_tensor &tensor) {
     return static_cast<std::uintptr_t>(elements) * static_cast<std::uintptr_t>(dtype_bytes(enum_value(tensor.dtype)));
 }
 
-// Whether the tensor's bytes, counted by its shape and reached by its strides, are numbers that fit into the address
-// space behind its data pointer.
+// True if the tensor fits into the address space behind its data pointer. Checks both its number of bytes by its shape
+// and the distance that its strides reach.
 bool fits_address_space(const annulus_tensor &tensor) {
     const std::int64_t bytes = dtype_bytes(enum_value(tensor.dtype));
     std::int64_t counted = bytes;
@@ -43,8 +43,8 @@ bool fits_address_space(const annulus_tensor &tensor) {
     return static_cast<std::uint64_t>(reached) <= limit && static_cast<std::uint64_t>(counted) <= PTRDIFF_MAX;
 }
 
-// Whether no two indices reach the same element. Sorted by stride, each dimension must step over all that lies inside
-// it; layouts that keep elements apart in another way do not come out of slicing, reshaping or transposing.
+// True if no two indices reach the same element. Sorted by stride, each dimension must step over all that lies inside
+// it. Slicing, reshaping and transposing give no other layouts with distinct elements.
 bool elements_are_distinct(const annulus_tensor &tensor) {
     struct Dimension {
         std::int64_t stride = 0, count = 1;
@@ -70,9 +70,9 @@ struct Step {
     std::int64_t stride = 1, lowest = 0, highest = 0;
 };
 
-// Whether a sum of one multiple from each step is `target`. Steps are sorted, longest stride first. For each d only
-// those targets go on that the shorter strides can still reach: a few, where both tensors step over their inner
-// dimensions. (Division rounds towards zero, so one d too many may go on, never one too few.)
+// True if the sum of one multiple from each step can be `target`. Steps are sorted, longest stride first. The recursion
+// visits only values of d for which the shorter strides can still reach the target. They are few if both tensors step
+// over their inner dimensions. (Division rounds towards zero: that may visit one d too many, never one too few.)
 bool sum_can_be(const Step *first, const Step *last, std::int64_t target) {
     if (first == last)
         return target == 0;
@@ -99,14 +99,14 @@ bool strides_agree(const annulus_tensor &a, const annulus_tensor &b) {
     return true;
 }
 
-// Whether an element of `a` and one of `b` are the same. Exact where their strides agree and each has distinct
-// elements; otherwise it is enough that their byte ranges meet.
+// True if `a` and `b` may share an element. Exact if their strides agree and each has distinct elements. Otherwise true
+// whenever their byte ranges meet.
 bool overlap(const annulus_tensor &a, const annulus_tensor &b) {
     if (!meets(a, b.data, extent_bytes(b)))
         return false;
     if (!strides_agree(a, b) || !elements_are_distinct(a) || !elements_are_distinct(b))
         return true;
-    // Element i of a is element j of b where the sum of stride * (i - j) is b's first element seen from a's.
+    // Element i of a is element j of b if the sum of stride * (i - j) is the offset of b's first element from a's.
     std::array<Step, 4> steps;
     for (int i = 0; i < a.ndim; ++i)
         if (a.shape[i] > 1 || b.shape[i] > 1)

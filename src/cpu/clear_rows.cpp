@@ -14,7 +14,7 @@ namespace annulus {
 
 namespace {
 
-// Zeros, which are the same bytes in every dtype.
+// Writes zeros, which are the same bytes in every dtype.
 void clear_tensor(const annulus_tensor &tensor, int threads) {
     const std::int64_t element = dtype_bytes(tensor.dtype), rows = tensor.shape[1];
     parallel_for(threads, tensor.shape[0] * rows, [&](std::int64_t item, int) {

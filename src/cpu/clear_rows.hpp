@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that attend to nothing, for the engines on a CPU: Engine::clear().
+// Engine::clear() of the CPU engines: clears rows that attend to nothing.
 #pragma once
 
 #include "engine/engine.hpp"

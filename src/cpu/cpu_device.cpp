@@ -10,8 +10,8 @@
 
 namespace annulus {
 
-// Aligned here: glibc's aligned allocations do not fit into the gaps that earlier ones of their size left. In front of
-// what is handed out stands the address that was allocated.
+// Aligns the memory itself: aligned allocations of glibc do not fit into the gaps that earlier ones of their size left.
+// The address of the allocation is stored just before the memory that is returned.
 void *CpuDevice::allocate(std::size_t bytes, void *) {
     constexpr std::size_t front = sizeof(void *) + Workspace::alignment - 1;
     void *const block = bytes <= SIZE_MAX - front ? ::operator new(bytes + front, std::nothrow) : nullptr;
@@ -29,7 +29,7 @@ void CpuDevice::release(void *memory, void *) noexcept {
     ::operator delete(block);
 }
 
-// Every pointer of the process is the CPU's.
+// Accepts every pointer: all memory of the process belongs to the CPU.
 void CpuDevice::check_memory(const char *, const void *) const {}
 
 void CpuDevice::copy(void *to, const void *from, std::size_t bytes, void *) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU as a device: the process's memory, and no streams.
+// The CPU as a device. Its memory is the memory of the process, and it has no streams.
 #pragma once
 
 #include "engine/device.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring's rows on a CPU.
+// Packs the rows of messages between ranks on a CPU, unpacks them and adds them.
 #include "ranks/message_copier.hpp"
 #include "core/dtype_number.hpp"
 
@@ -10,7 +10,7 @@ namespace annulus {
 
 namespace {
 
-// Calls use(row of a tensor, row on the wire) for all rows of one.
+// Calls use(row in the tensor, row in the message) for all rows of a message in one tensor.
 template <class Use> void for_each_pair(const RowMove &move, const RowMove::Ends &ends, Use use) {
     const Message &message = *move.message;
     const std::int64_t element = dtype_bytes(move.dtype), total = message.total_rows();
@@ -29,10 +29,10 @@ template <class Use> void for_each_pair(const RowMove &move, const RowMove::Ends
             }
 }
 
-// The same for all tensors.
+// Calls use() for the rows of all tensors.
 template <class Use> void for_each_pair(const RowMove &move, Use use) {
     for (int i = 0; i < move.tensors; ++i)
-        for_each_pair(move, move.of_tensor[i], use);
+        for_each_pair(move, move.tensor_ends[i], use);
 }
 
 template <class T> void add_row(std::byte *target, const std::byte *values, std::int32_t length) {

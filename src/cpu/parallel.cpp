@@ -30,16 +30,17 @@ class Team {
     }
 
   private:
-    // Starts threads until there are `threads` with the calling one, or until the system refuses another.
+    // Starts threads until there are `threads`, the calling one included, or until the system refuses to start one.
     void start(std::vector<std::thread> &others, int threads) {
         const BlockedSignals in_threads;
         try {
             others.reserve(static_cast<std::size_t>(threads) - 1);
             while (size_ < threads) {
-                const int worker = size_++; // before it starts: no phase ends without those that are counted
+                const int worker =
+                    size_++; // counted before it starts: a phase ends only when all counted threads have arrived
                 others.emplace_back([this, worker] { take_part(worker); });
             }
-        } catch (...) { // out of threads or memory: go on with those that exist
+        } catch (...) { // out of threads or memory: continue with the threads that exist
             size_ = static_cast<int>(others.size()) + 1;
         }
     }
@@ -54,8 +55,8 @@ class Team {
         }
     }
 
-    // Orders nothing: what items of a phase write is for later phases, and where two of them share something, the
-    // thread sanitizer is to see it whatever the order in which they happen to run.
+    // Relaxed, so that it orders no memory accesses. Items of one phase must not share what they write. If two of them
+    // do, the thread sanitizer sees it in whatever order they run.
     std::int64_t claim() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
     void wait_for_all() {
@@ -77,7 +78,7 @@ class Team {
     std::atomic<std::int64_t> next_ = 0;
     std::mutex mutex_;
     std::condition_variable phase_ended_;
-    std::atomic<int> size_ = 1; // final before worker 0, which starts the others, takes part
+    std::atomic<int> size_ = 1; // final before worker 0, which starts the other threads, takes part
     int arrived_ = 0;
     std::int64_t phases_ended_ = 0;
 };
@@ -86,10 +87,10 @@ class Team {
 
 void parallel_phases(int threads, std::int64_t phases, FunctionRef<std::int64_t(std::int64_t)> items,
                      FunctionRef<void(std::int64_t, std::int64_t, int)> work) {
-    std::int64_t most = 1; // more threads than items of any phase would only wait
-    for (std::int64_t phase = 0; phase < phases && most < threads; ++phase)
-        most = std::max(most, items(phase));
-    Team(phases, items, work).run(static_cast<int>(std::min<std::int64_t>(threads, most)));
+    std::int64_t max_items = 1; // more threads than a phase has items would only wait
+    for (std::int64_t phase = 0; phase < phases && max_items < threads; ++phase)
+        max_items = std::max(max_items, items(phase));
+    Team(phases, items, work).run(static_cast<int>(std::min<std::int64_t>(threads, max_items)));
 }
 
 void parallel_for(int threads, std::int64_t items, FunctionRef<void(std::int64_t, int)> work) {

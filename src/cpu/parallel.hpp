@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads of one call: started for it, gone with it. They take none of the program's signals.
+// The threads of one call: they are started for it and end with it. They block all signals of the program.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace annulus {
 
-// A reference to something callable, which must outlive it. No allocation.
+// A reference to a callable object, which must outlive it. It allocates nothing.
 template <class Signature> class FunctionRef;
 template <class R, class... Arguments> class FunctionRef<R(Arguments...)> {
   public:
@@ -26,12 +26,12 @@ template <class R, class... Arguments> class FunctionRef<R(Arguments...)> {
 };
 
 // Runs work(phase, item, worker) for phase 0 … phases - 1 and item 0 … items(phase) - 1, with 0 <= worker < threads.
-// The items of a phase run in any order and at the same time; a phase begins when the one before it has ended. Where
-// the system gives fewer threads than asked for, those it gave do all the work. `work` must not throw.
+// The items of a phase run in any order and at the same time. A phase begins when the phase before it has ended. If the
+// system gives fewer threads than asked for, those threads do all the work. `work` must not throw.
 void parallel_phases(int threads, std::int64_t phases, FunctionRef<std::int64_t(std::int64_t)> items,
                      FunctionRef<void(std::int64_t, std::int64_t, int)> work);
 
-// The same for a single phase: work(item, worker).
+// Runs work(item, worker) for the items of a single phase.
 void parallel_for(int threads, std::int64_t items, FunctionRef<void(std::int64_t, int)> work);
 
 } // namespace annulus

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The whole text as a number, whatever the process's locale.
+// Returns the number that the whole text is, or nothing. Independent of the process's locale.
 std::optional<std::int64_t> whole_number(std::string_view text) {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -41,7 +41,7 @@ std::vector<std::string> words_of(std::istream &&text) {
     return words;
 }
 
-bool has_item(const std::string &list, std::string_view wanted) { // of a list with commas
+bool has_item(const std::string &list, std::string_view wanted) { // `list` is separated by commas
     std::istringstream items(list);
     for (std::string item; std::getline(items, item, ',');)
         if (item == wanted)
@@ -49,8 +49,8 @@ bool has_item(const std::string &list, std::string_view wanted) { // of a list w
     return false;
 }
 
-// The quota of one cgroup, which is a directory: `cpu.max` has quota and period, v1 has a file for each. No quota is
-// "max" or -1.
+// Returns the quota of one cgroup directory, in CPUs rounded up, or max_threads if there is none. v2 has a file
+// `cpu.max` with quota and period; v1 has a file for each. "max" or -1 means no quota.
 int quota_of(const fs::path &directory) {
     std::vector<std::string> words = words_of(std::ifstream(directory / "cpu.max"));
     if (words.empty())
@@ -64,22 +64,22 @@ int quota_of(const fs::path &directory) {
     return static_cast<int>(std::min<std::int64_t>(max_threads, divide_up(*quota, *period)));
 }
 
-// The least quota of a cgroup and its parents, up to where its hierarchy is mounted.
+// Returns the lowest quota of a cgroup and its parents, up to the directory where its hierarchy is mounted.
 int quota_up_to(const fs::path &mount, const std::string &cgroup) {
-    int least = quota_of(mount);
+    int lowest = quota_of(mount);
     fs::path directory = mount;
     for (const fs::path &name : fs::path(cgroup).relative_path())
-        least = std::min(least, quota_of(directory /= name));
-    return least;
+        lowest = std::min(lowest, quota_of(directory /= name));
+    return lowest;
 }
 
-// A hierarchy of cgroups that limits CPU time, and the process's place in it.
+// A hierarchy of cgroups that limits CPU time, and the process's cgroup in it.
 struct Hierarchy {
     bool is_v2;
     std::string cgroup;
 };
 
-// Lines of /proc/self/cgroup: number:controllers:path, without controllers in v2.
+// Reads lines of /proc/self/cgroup: number:controllers:path. In v2 the controllers are empty.
 std::vector<Hierarchy> hierarchies(std::istream &&lines) {
     std::vector<Hierarchy> all;
     for (std::string line; std::getline(lines, line);) {
@@ -93,7 +93,7 @@ std::vector<Hierarchy> hierarchies(std::istream &&lines) {
     return all;
 }
 
-// The path of a cgroup below the one that is the root of a mount; none where it is not below that.
+// Returns the path of a cgroup relative to the root of a mount, or nothing if it is not below that root.
 std::optional<std::string> below(const std::string &root, const std::string &cgroup) {
     if (root == "/")
         return cgroup;
@@ -114,8 +114,8 @@ int allowed_cpus() {
 
 int cpu_quota(const fs::path &root) {
     const std::vector<Hierarchy> own = hierarchies(std::ifstream(root / "proc/self/cgroup"));
-    int least = max_threads;
-    // A line: id, parent, device, root, mount point, options, some fields, "-", type, source, options of the type.
+    int lowest = max_threads;
+    // A line is: id, parent, device, root, mount point, options, some fields, "-", type, source, options of the type.
     std::ifstream mounts(root / "proc/self/mountinfo");
     for (std::string line; std::getline(mounts, line);) {
         const std::vector<std::string> words = words_of(std::istringstream(line));
@@ -128,9 +128,9 @@ int cpu_quota(const fs::path &root) {
         for (const Hierarchy &hierarchy : own)
             if (hierarchy.is_v2 == is_v2)
                 if (const std::optional<std::string> cgroup = below(words[3], hierarchy.cgroup))
-                    least = std::min(least, quota_up_to(root / fs::path(words[4]).relative_path(), *cgroup));
+                    lowest = std::min(lowest, quota_up_to(root / fs::path(words[4]).relative_path(), *cgroup));
     }
-    return least;
+    return lowest;
 }
 
 int environment_threads() {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""compile_kernel.py NVCC ARGUMENT...: runs the compiler, and fails where a kernel would be slow in silence: where
-registers are spilled, matrix products serialised or setmaxnreg is ignored. A few words are spilled between tiles, where
-warps find the next one with few registers, and in the rare blocks where maxima move; of 32-bit elements, whose products
-take most registers, more are between blocks."""
+"""compile_kernel.py NVCC ARGUMENT...: runs the compiler, and fails if a kernel would only be slow: if it spills
+registers, if its matrix products are serialised, or if setmaxnreg is ignored. A few bytes may be spilled: between
+tiles, where warps find the next tile with few registers, and in the rare blocks where maxima change. Kernels for
+32-bit elements may spill more between blocks, since their products take most registers."""
 
 import re
 import subprocess

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Meson precompiles for the library and the program: the headers of the standard library that most files include.
-// A file still includes what it uses, since builds with -Db_pch=false, as packages are, go without this header.
+// The headers that Meson precompiles for the library and the program: those of the standard library that most files
+// include. A file still includes what it uses: builds with -Db_pch=false, such as packages, do not use this header.
 #include <algorithm>
 #include <array>
 #include <cmath>

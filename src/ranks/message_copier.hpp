@@ -52,7 +52,7 @@ struct RowMove {
     std::int64_t batches;
     std::int32_t head_dim;
     int tensors;
-    std::array<Ends, 2> of_tensor;
+    std::array<Ends, 2> tensor_ends;
 };
 
 class MessageCopier {

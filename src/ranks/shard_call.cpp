@@ -141,7 +141,7 @@ void ShardCall::Run::copy(void (MessageCopier::*way)(const RowMove &, void *), c
                  buffer.wire.tensors,
                  {{{second, buffer.wire.second()}}}};
     if (move.tensors == 2)
-        move.of_tensor = {{{first, buffer.wire.first()}, {second, buffer.wire.second()}}};
+        move.tensor_ends = {{{first, buffer.wire.first()}, {second, buffer.wire.second()}}};
     (copier_.*way)(move, comm_);
 }
 

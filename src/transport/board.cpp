@@ -27,9 +27,9 @@ namespace annulus {
 
 namespace {
 
-constexpr std::size_t entry_bytes = 4096; // longer ones are told in pieces
-constexpr int spins = 4000;               // before a rank sleeps: some tens of microseconds
-constexpr timespec nap{0, 5'000'000};
+constexpr std::size_t entry_bytes = 4096; // longer data is gathered in pieces
+constexpr int spin_count = 4000;          // tries before a rank sleeps: a few ten microseconds
+constexpr timespec max_sleep{0, 5'000'000};
 
 using Token = std::array<std::uint64_t, 2>;
 
@@ -52,14 +52,14 @@ class File {
 } // namespace
 
 struct alignas(64) Board::Place {
-    std::atomic<std::uint32_t> count; // of entries that can be read; others sleep on it
+    std::atomic<std::uint32_t> count; // number of entries that can be read; other ranks sleep on it (futex)
     std::atomic<std::uint32_t> has_left, has_failed;
     alignas(64) std::byte entries[2][entry_bytes];
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-// What all processes have mapped: the caller's bytes, a token that no other memory has there, and a place for each
-// rank. Zeros at first.
+// The memory that all processes map: the caller's bytes, a token, and a place for each rank. No other memory of the
+// host has the same token. The memory is zero at first.
 struct Board::Memory {
     Memory(void *mapped, std::size_t common_bytes, int ranks)
         : mapped_(static_cast<std::byte *>(mapped)), common_bytes_(common_bytes), ranks_(ranks) {}
@@ -70,7 +70,7 @@ struct Board::Memory {
     static std::size_t bytes(std::size_t common_bytes, int ranks) {
         return places_at(common_bytes) + sizeof(Place) * (static_cast<std::size_t>(ranks) + 1);
     }
-    // Null where the file cannot be mapped.
+    // Returns null if the file cannot be mapped.
     static std::unique_ptr<Memory> map(const File &file, std::size_t common_bytes, int ranks) {
         const std::size_t all = bytes(common_bytes, ranks);
         struct stat status {};
@@ -100,7 +100,7 @@ std::unique_ptr<Board> Board::make(int rank, int ranks, std::size_t common_bytes
         int descriptor;
         Token token;
     };
-    // A file of rank 0 that has no name; the others open it by its number there.
+    // Rank 0 has a file without a name. The other ranks open it through /proc by its descriptor in that process.
     const File own(rank == 0 ? memfd_create("annulus", MFD_CLOEXEC) : -1);
     Card card{getpid(), own.get(), {}};
     std::unique_ptr<Memory> memory;
@@ -118,7 +118,7 @@ std::unique_ptr<Board> Board::make(int rank, int ranks, std::size_t common_bytes
         const File others(open(path, O_RDWR | O_CLOEXEC));
         memory = Memory::map(others, common_bytes, ranks);
         if (memory && memory->token() != cards[0].token)
-            memory.reset(); // a process of another host, or of another container
+            memory.reset(); // the path led to another file: rank 0 runs on another host or in another container
     }
     const char has_memory = memory ? 1 : 0;
     std::vector<char> all(static_cast<std::size_t>(ranks));
@@ -165,7 +165,7 @@ void Board::all_gather(const void *mine, void *all, std::size_t bytes, const Che
                      std::min(entry_bytes, bytes - from), bytes, check);
 }
 
-// `stride`: from the bytes of one rank to those of the next.
+// `stride`: distance in bytes between the parts of consecutive ranks in `all`.
 void Board::gather_piece(const std::byte *mine, std::byte *all, std::size_t bytes, std::size_t stride,
                          const Check &check) {
     Place &own = memory_->place(rank_);
@@ -183,15 +183,15 @@ void Board::await(int rank, std::uint32_t count, const Check &check) const {
     Place &place = memory_->place(rank);
     for (int i = 0;; ++i) {
         const std::uint32_t seen = place.count.load(std::memory_order_acquire);
-        if (static_cast<std::int32_t>(seen - count) >= 0) // it may be one ahead, and counts may wrap around
+        if (static_cast<std::int32_t>(seen - count) >= 0) // the count may be one ahead, and counts may wrap around
             return;
-        if (i < spins)
+        if (i < spin_count)
             continue;
         check(rank);
-        // Who has left by now may have done its part before.
+        // A rank that has left may have written its entry before it left.
         if (place.has_left.load(std::memory_order_acquire) != 0 && place.count.load(std::memory_order_acquire) == seen)
             throw Error(ANNULUS_ERROR_COMM, "rank %d has left the communicator", rank);
-        syscall(SYS_futex, &place.count, FUTEX_WAIT, seen, &nap, nullptr, 0);
+        syscall(SYS_futex, &place.count, FUTEX_WAIT, seen, &max_sleep, nullptr, 0);
     }
 }
 

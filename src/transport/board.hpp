@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of one host tell one another through memory that their processes share: no device takes part, and it
+// The ranks of one host exchange data through memory that their processes share. No device takes part, and an exchange
 // takes microseconds.
 //
-// Each rank has a place with a count of its entries and room for two of them, which it writes in turns. An entry is
-// written once all others have made the one before it, and so are done with reading the one that it replaces: nothing
-// is ever acknowledged. A process that dies leaves nothing behind, the memory has no name.
+// Each rank has a place: a count of its entries, and room for two entries, which it writes in turns. A rank writes an
+// entry only after all ranks have written the entry before. By then they have read the entry that it overwrites, so no
+// acknowledgement is needed. The memory has no name: nothing remains of a process that dies.
 #pragma once
 
 #include <cstddef>
@@ -16,30 +16,30 @@ namespace annulus {
 
 class Board {
   public:
-    // `bytes` from each rank, in rank order into `all`.
+    // Gathers `bytes` from each rank into `all`, in rank order.
     using Gather = std::function<void(const void *mine, void *all, std::size_t bytes)>;
-    // Throws where there is no use in waiting for a rank any longer.
+    // Throws if it is useless to wait any longer for a rank.
     using Check = std::function<void(int rank)>;
 
-    // Collective, by way of another gather. Null on every rank where one of them cannot reach the others' memory.
-    // `common_bytes` of it are for the caller.
+    // Collective, by means of another gather. Returns null on every rank if one rank cannot map the memory.
+    // `common_bytes` of the memory are for the caller.
     static std::unique_ptr<Board> make(int rank, int ranks, std::size_t common_bytes, const Gather &gather);
 
-    ~Board(); // leaves
+    ~Board(); // calls leave()
     Board(const Board &) = delete;
     Board &operator=(const Board &) = delete;
 
-    // Collective. While it waits it asks `check` every few milliseconds. After an exception the board is of no use any
-    // more. Throws Error(ANNULUS_ERROR_COMM) where a rank has left.
+    // Collective. Calls `check` every few milliseconds while it waits. Throws Error(ANNULUS_ERROR_COMM) if a rank has
+    // left. After an exception the board cannot be used any more.
     void all_gather(const void *mine, void *all, std::size_t bytes, const Check &check);
 
-    // Tells the others, which no longer wait for this rank, that it will write no more, and whether something has
-    // failed. Any thread; waits for nobody.
+    // Tells the other ranks that this rank will write no more entries, and whether something has failed. They stop
+    // waiting for it. Any thread may call it; it does not wait.
     void leave(bool has_failed = false) noexcept;
-    // Whether a rank has left because something failed. Any thread.
+    // True if a rank has left because something failed. Any thread may call it.
     bool has_failed(int rank) const noexcept;
 
-    // What all ranks have mapped besides: zeros at first, from the beginning of a page.
+    // Returns the caller's part of the memory that all ranks map. It is zero at first and begins at a page.
     void *common() const noexcept;
 
   private:
@@ -52,7 +52,7 @@ class Board {
 
     const int rank_, ranks_;
     const std::unique_ptr<Memory> memory_;
-    std::uint32_t count_ = 0; // of entries
+    std::uint32_t count_ = 0; // number of entries
 };
 
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Until when a call waits for other ranks.
+// The time until which a call waits for other ranks.
 #pragma once
 
 #include "transport/transport.hpp"
@@ -17,16 +17,16 @@ class Deadline {
 
     explicit Deadline(Transport::Seconds timeout)
         : timeout_(timeout),
-          time_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::min(timeout, ages))) {}
+          time_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::min(timeout, max_timeout))) {}
 
     Clock::time_point time() const { return time_; }
     bool passed() const { return Clock::now() >= time_; }
-    // For messages.
+    // The timeout, for messages.
     double seconds() const { return timeout_.count(); }
 
   private:
-    // What the clock can still count.
-    static constexpr Transport::Seconds ages{1e9};
+    // The longest time that the clock can still add.
+    static constexpr Transport::Seconds max_timeout{1e9};
 
     Transport::Seconds timeout_;
     Clock::time_point time_;

@@ -10,29 +10,29 @@
 
 namespace annulus {
 
-// Empty until an error is kept; never another one after that. Any thread, and asking waits for nobody.
+// Holds the first error that is kept and ignores all later ones. Any thread may use it; no reader waits.
 class FirstFailure {
   public:
     void keep(const Error &error) noexcept {
         const std::lock_guard lock(keeping_);
-        if (is_there_)
+        if (has_error_)
             return;
         error_ = error;
-        is_there_ = true; // from here on others read error_
+        has_error_ = true; // from here on other threads read error_
     }
 
-    explicit operator bool() const { return is_there_; }
-    std::optional<Error> get() const { return is_there_ ? error_ : std::nullopt; }
-    // Throws the error where there is one.
+    explicit operator bool() const { return has_error_; }
+    std::optional<Error> get() const { return has_error_ ? error_ : std::nullopt; }
+    // Throws the error if there is one.
     void check() const {
-        if (is_there_)
+        if (has_error_)
             throw *error_;
     }
 
   private:
     std::mutex keeping_;
     std::optional<Error> error_;
-    std::atomic<bool> is_there_ = false;
+    std::atomic<bool> has_error_ = false;
 };
 
 } // namespace annulus

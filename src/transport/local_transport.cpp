@@ -22,45 +22,45 @@ namespace {
 struct Post {
     const void *data;
     std::size_t bytes;
-    void *written; // the event after which it may be read
+    void *written; // event after which the data may be read
     bool acknowledged = false;
-    void *read = nullptr; // the event after which it may be written again; belongs to the reader's device
+    void *read = nullptr; // event after which the data may be overwritten; it belongs to the reader's device
 };
 
-// The posts from one rank to another, oldest first, numbered from 0. The receiver takes them in order; the sender
+// The posts from one rank to another, oldest first, numbered from 0. The receiver takes them in order. The sender
 // retires them in the same order once they are acknowledged.
 struct Queue {
     std::deque<Post> posts;
-    std::uint64_t taken = 0, retired = 0;
+    std::uint64_t taken_count = 0, retired_count = 0;
 
-    bool has_untaken() const { return taken < retired + posts.size(); }
-    Post &next() { return posts[static_cast<std::size_t>(taken - retired)]; }
+    bool has_untaken() const { return taken_count < retired_count + posts.size(); }
+    Post &next() { return posts[static_cast<std::size_t>(taken_count - retired_count)]; }
 };
 
-// What the ends of a communicator share. A condition that already holds is never failed by what happens later: a rank
-// that has done its part may leave while others still wake up to do theirs.
+// What the ends of a communicator share. A wait whose condition already holds succeeds, even if the communicator fails
+// afterwards. A rank that has done its part may leave before the other ranks have woken up.
 class Hub {
   public:
     explicit Hub(int ranks) : seats_(ranks) {}
 
     int size() const { return static_cast<int>(seats_.size()); }
 
-    // The first device that is named decides for all.
+    // Throws if an earlier call named another device: the first call decides for the communicator.
     void check_kind(annulus_device device);
     const FirstFailure &failure() const { return failure_; }
 
     void all_gather(int rank, const void *mine, void *all, std::size_t bytes, const Deadline &deadline);
 
     void offer(int rank, const std::vector<Transfer> &sends, void *written);
-    // Returns whether the sender has to wait for an event of this rank's device.
+    // Returns true if the sender has to wait for an event of this rank's device.
     bool receive(int rank, const Transfer &receive, Device &device, void *stream, const Deadline &deadline);
     void await_acknowledgement(int rank, const Transfer &send, Device &device, void *stream, const Deadline &deadline);
-    // Until the sender no longer needs events of this rank's device.
+    // Waits until the sender no longer needs events of this rank's device.
     void await_retirement(int rank, int sender, const Deadline &deadline);
 
-    // Breaks the hub where it is whole.
+    // Breaks the hub if it is not broken yet.
     void fail(int rank, const char *what);
-    // What is due when a call of a broken hub fails: afterwards the rank's memory may go.
+    // Cleans up after a failed call of a broken hub. Afterwards the rank's memory may be freed.
     void settle(int rank, Device &device, void *stream);
     void abort(int rank);
     void leave(int rank);
@@ -70,21 +70,21 @@ class Hub {
 
     struct Seat {
         std::condition_variable wake; // the rank's thread waits here
-        bool departed = false;
-        bool gathering = false; // has given its bytes to the gather and not yet read those of the others
-        int readers = 0;        // copies from this rank's memory that are under way
+        bool has_left = false;
+        bool is_gathering = false; // has given its bytes to the gather and has not yet read the gathered bytes
+        int reader_count = 0;      // number of copies from this rank's memory that are running
     };
 
-    // A copy from a rank's memory, without the lock.
+    // The scope of a copy from the memory of rank `from`, during which the lock is released.
     class Reading {
       public:
         Reading(Hub &hub, Lock &lock, int from) : hub_(hub), lock_(lock), from_(from) {
-            ++hub_.seats_[from_].readers;
+            ++hub_.seats_[from_].reader_count;
             lock_.unlock();
         }
         ~Reading() {
             lock_.lock();
-            --hub_.seats_[from_].readers;
+            --hub_.seats_[from_].reader_count;
             hub_.seats_[from_].wake.notify_all();
         }
         Reading(const Reading &) = delete;
@@ -96,11 +96,11 @@ class Hub {
         int from_;
     };
 
-    // Waits until ready(); awaited() is the rank that could make it so.
+    // Waits until ready() is true. awaited() returns the rank that can make it true.
     template <class Ready, class Awaited>
     void wait(Lock &lock, int rank, const Deadline &deadline, Ready ready, Awaited awaited);
-    // A rank that the gather waits for, one that has left before others.
-    int first_gathering(bool gathering) const;
+    // Returns the first rank whose is_gathering has this value, but first of all such ranks one that has left.
+    int first_gathering(bool is_gathering) const;
     void wait_for_readers(Lock &lock, int rank);
     void break_with(const Error &error);
     [[noreturn]] void break_and_throw(const Error &error);
@@ -111,10 +111,10 @@ class Hub {
     std::vector<Seat> seats_;
     std::map<std::pair<int, int>, Queue> queues_; // by sender and receiver
 
-    // The gather: full when all ranks have given their bytes, free again when all have read.
+    // The gather: it is full when all ranks have given their bytes, and free again when all ranks have read.
     std::vector<std::byte> gathered_;
     std::uint64_t full_gathers_ = 0;
-    int givers_ = 0, readers_ = 0;
+    int giver_count_ = 0, reader_count_ = 0;
     std::size_t gather_bytes_ = 0;
 };
 
@@ -143,7 +143,7 @@ void Hub::wait(Lock &lock, int rank, const Deadline &deadline, Ready ready, Awai
     while (!ready()) {
         failure_.check();
         const int other = awaited();
-        if (seats_[other].departed)
+        if (seats_[other].has_left)
             break_and_throw(Error(ANNULUS_ERROR_COMM, "rank %d destroyed its end of the communicator", other));
         if (deadline.passed())
             break_and_throw(Error(ANNULUS_ERROR_COMM, "rank %d did not come within %g s", other, deadline.seconds()));
@@ -151,11 +151,11 @@ void Hub::wait(Lock &lock, int rank, const Deadline &deadline, Ready ready, Awai
     }
 }
 
-int Hub::first_gathering(bool gathering) const {
+int Hub::first_gathering(bool is_gathering) const {
     int first = size();
     for (int rank = size() - 1; rank >= 0; --rank)
-        if (seats_[rank].gathering == gathering &&
-            (first == size() || seats_[rank].departed || !seats_[first].departed))
+        if (seats_[rank].is_gathering == is_gathering &&
+            (first == size() || seats_[rank].has_left || !seats_[first].has_left))
             first = rank;
     return first;
 }
@@ -164,8 +164,8 @@ void Hub::all_gather(int rank, const void *mine, void *all, std::size_t bytes, c
     Lock lock(mutex_);
     failure_.check();
     wait(
-        lock, rank, deadline, [&] { return readers_ == 0; }, [&] { return first_gathering(true); });
-    if (givers_ == 0) {
+        lock, rank, deadline, [&] { return reader_count_ == 0; }, [&] { return first_gathering(true); });
+    if (giver_count_ == 0) {
         gather_bytes_ = bytes;
         gathered_.resize(bytes * seats_.size());
     }
@@ -173,11 +173,11 @@ void Hub::all_gather(int rank, const void *mine, void *all, std::size_t bytes, c
         break_and_throw(Error(ANNULUS_ERROR_INTERNAL, "a defect in annulus: rank %d gathers %zu bytes, others %zu",
                               rank, bytes, gather_bytes_));
     std::copy_n(static_cast<const std::byte *>(mine), bytes, gathered_.data() + bytes * rank);
-    seats_[rank].gathering = true;
+    seats_[rank].is_gathering = true;
     const std::uint64_t before = full_gathers_;
-    if (++givers_ == size()) {
-        givers_ = 0;
-        readers_ = size();
+    if (++giver_count_ == size()) {
+        giver_count_ = 0;
+        reader_count_ = size();
         ++full_gathers_;
         for (Seat &seat : seats_)
             seat.wake.notify_all();
@@ -185,8 +185,8 @@ void Hub::all_gather(int rank, const void *mine, void *all, std::size_t bytes, c
     wait(
         lock, rank, deadline, [&] { return full_gathers_ != before; }, [&] { return first_gathering(false); });
     std::copy(gathered_.begin(), gathered_.end(), static_cast<std::byte *>(all));
-    seats_[rank].gathering = false;
-    if (--readers_ == 0)
+    seats_[rank].is_gathering = false;
+    if (--reader_count_ == 0)
         for (Seat &seat : seats_)
             seat.wake.notify_all();
 }
@@ -202,16 +202,16 @@ void Hub::offer(int rank, const std::vector<Transfer> &sends, void *written) {
 bool Hub::receive(int rank, const Transfer &receive, Device &device, void *stream, const Deadline &deadline) {
     Lock lock(mutex_);
     Queue &queue = queues_[{receive.peer, rank}];
-    // A broken hub's posts are not read: their owners may have been told.
+    // The posts of a broken hub are not read: their owners may already have returned.
     wait(
-        lock, rank, deadline, [&] { return queue.has_untaken() && !failure_ && !seats_[receive.peer].departed; },
+        lock, rank, deadline, [&] { return queue.has_untaken() && !failure_ && !seats_[receive.peer].has_left; },
         [&] { return receive.peer; });
-    Post &post = queue.next(); // stays where it is until it is acknowledged
+    Post &post = queue.next(); // keeps its address until it is acknowledged
     if (post.bytes != receive.bytes)
         break_and_throw(Error(ANNULUS_ERROR_INTERNAL,
                               "a defect in annulus: rank %d sends %zu bytes where rank %d receives %zu", receive.peer,
                               post.bytes, rank, receive.bytes));
-    ++queue.taken;
+    ++queue.taken_count;
     post.read = [&] {
         const Reading reading(*this, lock, receive.peer);
         DeviceStreams *const streams = device.streams();
@@ -234,7 +234,7 @@ void Hub::await_acknowledgement(int rank, const Transfer &send, Device &device, 
     if (void *const read = queue.posts.front().read)
         device.streams()->wait(stream, read);
     queue.posts.pop_front();
-    ++queue.retired;
+    ++queue.retired_count;
     seats_[send.peer].wake.notify_all();
 }
 
@@ -242,7 +242,7 @@ void Hub::await_retirement(int rank, int sender, const Deadline &deadline) {
     Lock lock(mutex_);
     const Queue &queue = queues_[{sender, rank}];
     wait(
-        lock, rank, deadline, [&] { return queue.retired == queue.taken; }, [&] { return sender; });
+        lock, rank, deadline, [&] { return queue.retired_count == queue.taken_count; }, [&] { return sender; });
 }
 
 void Hub::fail(int rank, const char *what) {
@@ -253,7 +253,7 @@ void Hub::fail(int rank, const char *what) {
 
 void Hub::wait_for_readers(Lock &lock, int rank) {
     Seat &seat = seats_[rank];
-    seat.wake.wait(lock, [&] { return seat.readers == 0; });
+    seat.wake.wait(lock, [&] { return seat.reader_count == 0; });
 }
 
 void Hub::settle(int rank, Device &device, void *stream) {
@@ -261,12 +261,12 @@ void Hub::settle(int rank, Device &device, void *stream) {
     wait_for_readers(lock, rank);
     for (auto &[ranks, queue] : queues_)
         for (Post &post : queue.posts) {
-            // Those who read here: the rank's stream waits for them as far as their events are still there. What was
-            // read elsewhere: the rank's events may go with its device from now on.
+            // The rank's stream waits for the ranks that read from here, if their events still exist. Other ranks must
+            // not wait for events of this rank: from now on its device may be freed.
             if (post.read && ranks.first == rank)
                 try {
                     device.streams()->wait(stream, post.read);
-                } catch (const Error &) { // the call fails already
+                } catch (const Error &) { // the call fails anyway
                 }
             if (ranks.first == rank || ranks.second == rank)
                 post.read = nullptr;
@@ -281,7 +281,7 @@ void Hub::abort(int rank) {
 
 void Hub::leave(int rank) {
     Lock lock(mutex_);
-    seats_[rank].departed = true;
+    seats_[rank].has_left = true;
     for (Seat &seat : seats_)
         seat.wake.notify_all();
     wait_for_readers(lock, rank);
@@ -316,7 +316,7 @@ class LocalTransport final : public Transport {
     std::optional<Error> failure() const override { return hub_->failure().get(); }
 
   private:
-    // Runs a part of a batch. Where it fails, no rank touches this rank's memory any more.
+    // Runs a part of a batch. If it fails, no rank touches this rank's memory afterwards.
     template <class Part> void guarded(Device &device, void *stream, Part part);
 
     std::shared_ptr<Hub> hub_;
@@ -350,12 +350,12 @@ void LocalTransport::begin(const Batch &batch, Device &device, void *stream) {
 void LocalTransport::finish(const Batch &batch, Device &device, void *stream) {
     const Deadline deadline(timeout_);
     guarded(device, stream, [&] {
-        bool events = false;
+        bool has_events = false;
         for (const Transfer &receive : batch.receives)
-            events |= hub_->receive(rank_, receive, device, stream, deadline);
+            has_events |= hub_->receive(rank_, receive, device, stream, deadline);
         for (const Transfer &send : batch.sends)
             hub_->await_acknowledgement(rank_, send, device, stream, deadline);
-        if (!events)
+        if (!has_events)
             return;
         for (const Transfer &receive : batch.receives)
             hub_->await_retirement(rank_, receive.peer, deadline);

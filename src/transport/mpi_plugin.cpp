@@ -27,7 +27,7 @@ constexpr PluginFile file{
 
 using Initialized = decltype(MpiPlugin::initialized);
 
-// The function by which an MPI library is known, of a library or of those that it was linked with.
+// Returns the function that identifies an MPI library. `library` is that library or one that is linked with it.
 Initialized initialized_of(void *library) {
     return reinterpret_cast<Initialized>(dlsym(library, "PMPI_Initialized"));
 }
@@ -71,7 +71,7 @@ std::vector<std::string> loaded_files() {
     return files;
 }
 
-// Throws where MPI runs in another library than that of `own`.
+// Throws if MPI is initialised in another library than the one that contains `own`.
 void check_no_other_runs(Initialized own) {
     for (const std::string &loaded : loaded_files()) {
         void *const library = dlopen(loaded.empty() ? nullptr : loaded.c_str(), RTLD_LAZY | RTLD_NOLOAD);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library's part for MPI, a plugin (engine/plugin.hpp): it alone is linked with an MPI library.
 //
-// An MPI_Comm says nothing of the MPI library that it is of: an int in one, a pointer in another. A process may have
-// loaded several, since the plugin brings its own along. So MPI is refused where the plugin's calls do not reach the
-// library that it was linked with, and a communicator where MPI runs in another one.
+// An MPI_Comm does not show to which MPI library it belongs: it is an int in one library, a pointer in another. A
+// process may have loaded several, since the plugin loads its own. MPI is therefore refused if the plugin's calls do
+// not reach the library that it was linked with. A communicator is refused if MPI runs in another library.
 #pragma once
 
 #include "transport/transport.hpp"
@@ -12,20 +12,20 @@
 
 namespace annulus {
 
-// What the plugin offers. Its one exported function, `const MpiPlugin *annulus_mpi_plugin()`, returns it.
+// The plugin's table of functions. Its one exported function, `const MpiPlugin *annulus_mpi_plugin()`, returns it.
 struct MpiPlugin {
-    const char *version; // of annulus; in all versions the first
-    // PMPI_Initialized() as the plugin's calls find it: under that name no tool stands before the library's own.
+    const char *version; // version of annulus; the first member in all versions
+    // PMPI_Initialized() as the plugin's calls find it. Profiling tools do not intercept that name.
     int (*initialized)(int *answer);
     std::unique_ptr<Transport> (*make_transport)(const void *mpi_comm);
     const char *(*library_version)() noexcept;
 };
 
-// As make_mpi_transport() (transport/mpi_transport.hpp). Throws Error(ANNULUS_ERROR_UNSUPPORTED) where the plugin
-// cannot be loaded or mpi_comm may be of another MPI library.
+// As make_mpi_transport() (transport/mpi_transport.hpp). Throws Error(ANNULUS_ERROR_UNSUPPORTED) if the plugin cannot
+// be loaded, or if mpi_comm may belong to another MPI library.
 std::unique_ptr<Transport> make_transport_of_mpi_plugin(const void *mpi_comm);
 
-// The MPI library that the plugin uses, or "none". Static.
+// Returns the name and version of the plugin's MPI library, or "none". The text is static.
 const char *mpi_description() noexcept;
 
 } // namespace annulus

@@ -23,9 +23,9 @@ namespace annulus {
 
 namespace {
 
-// Of the timeout, for giving up what was begun once a call has failed, and no more than that.
-constexpr double giving_up = 0.05;
-constexpr Transport::Seconds longest_giving_up{1};
+// The part of the timeout, and the longest time, that a failed call spends on cancelling its messages.
+constexpr double give_up_fraction = 0.05;
+constexpr Transport::Seconds max_give_up_time{1};
 
 enum Tag { tag_batch, tag_gather };
 
@@ -45,23 +45,23 @@ bool is_running() {
     return initialized && !finalized;
 }
 
-// Between two looks at a request: a while without sleep, since most messages come soon.
+// The pause between two tests of a request. It does not sleep at first, since most messages arrive soon.
 class Pause {
   public:
     void operator()() {
-        if (Deadline::Clock::now() < restless_until_)
+        if (Deadline::Clock::now() < spin_until_)
             std::this_thread::yield();
         else
             std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
 
   private:
-    Deadline::Clock::time_point restless_until_ = Deadline::Clock::now() + std::chrono::milliseconds(1);
+    Deadline::Clock::time_point spin_until_ = Deadline::Clock::now() + std::chrono::milliseconds(1);
 };
 
-// Where a process that died was connected by TCP, Open MPI writes to its socket all the same: the thread's SIGPIPE
-// would end this process before it had its error. Held back here, around everything that has MPI send, it changes
-// nothing of the process.
+// Blocks SIGPIPE in this thread. If a peer process that was connected by TCP has died, Open MPI still writes to its
+// socket. The SIGPIPE would end this process before it could report its error. The signal is blocked around all calls
+// that let MPI send; the signal handling of the process stays unchanged.
 class PipeSignal {
   public:
     PipeSignal() {
@@ -89,12 +89,12 @@ class PipeSignal {
     bool was_pending_;
 };
 
-// A part of a transfer that is under way.
+// A part of a transfer that is not complete yet.
 struct Piece {
     MPI_Request request;
     int peer;
     int bytes;
-    bool is_received;
+    bool is_receive;
 };
 
 class MpiTransport final : public Transport {
@@ -125,10 +125,10 @@ class MpiTransport final : public Transport {
   private:
     using Flight = std::vector<Piece>;
 
-    // Runs a call. Where it fails, the transport is broken and what was begun is given up.
+    // Runs a call. If it fails, the transport is broken and all messages that were begun are given up.
     template <class Call> void guarded(Call call);
     void listen() const;
-    void start(Flight &flight, const Transfer &transfer, Tag tag, bool is_received);
+    void start(Flight &flight, const Transfer &transfer, Tag tag, bool is_receive);
     void complete(Flight &flight, const Deadline &deadline);
     void complete(Piece &piece, const Deadline &deadline);
     void give_up() noexcept;
@@ -139,22 +139,22 @@ class MpiTransport final : public Transport {
     Seconds timeout_ = default_timeout;
     FirstFailure failure_;
     bool holds_memory_ = false;
-    std::deque<Flight> flights_; // of the batches that were begun, oldest first
+    std::deque<Flight> flights_; // messages of the batches that were begun, oldest first
 };
 
 MpiTransport::MpiTransport(MPI_Comm parent, std::size_t piece_bytes) : piece_bytes_(piece_bytes) {
-    const PipeSignal held;
+    const PipeSignal blocked;
     check(MPI_Comm_dup(parent, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
 }
 
-// Freeing is collective: it is left to MPI_Finalize() where the others may not come.
+// MPI_Comm_free() is collective. If other ranks may not call it, MPI_Finalize() frees the communicator.
 MpiTransport::~MpiTransport() {
     if (!is_running())
         return;
-    const PipeSignal held;
+    const PipeSignal blocked;
     const bool is_idle = flights_.empty() && !failure_;
     give_up();
     if (is_idle)
@@ -162,7 +162,7 @@ MpiTransport::~MpiTransport() {
 }
 
 template <class Call> void MpiTransport::guarded(Call call) {
-    const PipeSignal held;
+    const PipeSignal blocked;
     try {
         failure_.check();
         call();
@@ -174,39 +174,40 @@ template <class Call> void MpiTransport::guarded(Call call) {
     }
 }
 
-// A receive that cannot be cancelled at once is under way, and is waited for a little; sends cannot be cancelled.
+// Cancels receives. A receive that is already arriving cannot be cancelled, and is waited for a short time. Sends
+// cannot be cancelled.
 void MpiTransport::give_up() noexcept {
-    const Deadline deadline(std::min(timeout_ * giving_up, longest_giving_up));
+    const Deadline deadline(std::min(timeout_ * give_up_fraction, max_give_up_time));
     for (Flight &flight : flights_)
         for (Piece &piece : flight) {
             if (piece.request == MPI_REQUEST_NULL)
                 continue;
-            if (piece.is_received)
+            if (piece.is_receive)
                 MPI_Cancel(&piece.request);
             int is_done = 0;
             for (Pause pause;; pause())
                 if (MPI_Test(&piece.request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS || is_done ||
-                    !piece.is_received || deadline.passed())
+                    !piece.is_receive || deadline.passed())
                     break;
             holds_memory_ |= !is_done;
         }
     flights_.clear();
 }
 
-// Lets MPI hear of what came while the rank computed: Open MPI does not survive that it sends through a connection
-// whose other end is gone, if it does not know.
+// Lets MPI process what arrived while the rank computed. Open MPI crashes if it sends through a connection whose other
+// end has gone before it has noticed that.
 void MpiTransport::listen() const {
     int found = 0;
     check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &found, MPI_STATUS_IGNORE), "MPI_Iprobe");
 }
 
-void MpiTransport::start(Flight &flight, const Transfer &transfer, Tag tag, bool is_received) {
+void MpiTransport::start(Flight &flight, const Transfer &transfer, Tag tag, bool is_receive) {
     for (std::size_t done = 0; done < transfer.bytes; done += piece_bytes_) {
         void *const data = static_cast<std::byte *>(transfer.data) + done;
         const int bytes = static_cast<int>(std::min(transfer.bytes - done, piece_bytes_));
-        flight.push_back({MPI_REQUEST_NULL, transfer.peer, bytes, is_received});
+        flight.push_back({MPI_REQUEST_NULL, transfer.peer, bytes, is_receive});
         MPI_Request &request = flight.back().request;
-        if (is_received)
+        if (is_receive)
             check(MPI_Irecv(data, bytes, MPI_BYTE, transfer.peer, tag, comm_, &request), "MPI_Irecv");
         else
             check(MPI_Isend(data, bytes, MPI_BYTE, transfer.peer, tag, comm_, &request), "MPI_Isend");
@@ -224,7 +225,7 @@ void MpiTransport::complete(Piece &piece, const Deadline &deadline) {
         if (deadline.passed())
             throw Error(ANNULUS_ERROR_COMM, "rank %d did not come within %g s", piece.peer, deadline.seconds());
     }
-    if (!piece.is_received)
+    if (!piece.is_receive)
         return;
     int bytes = 0;
     check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
@@ -238,7 +239,7 @@ void MpiTransport::complete(Flight &flight, const Deadline &deadline) {
         complete(piece, deadline);
 }
 
-// Of messages, not MPI's own: a collective that somebody misses can neither be cancelled nor tells who it is.
+// Gathers by messages. MPI's own collective cannot be cancelled if a rank is missing, and does not tell which one.
 void MpiTransport::all_gather(const void *mine, void *all, std::size_t bytes) {
     const Deadline deadline(timeout_);
     guarded([&] {
@@ -296,7 +297,7 @@ const char *mpi_library_version() noexcept {
         int length = 0;
         if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS)
             length = 0;
-        // Its name and version; what follows is about its making.
+        // Keep the name and the version; the text after them is about the build.
         *std::find_if(text.begin(), text.begin() + length, [](char c) { return c == ',' || c == '\n'; }) = '\0';
         std::replace(text.begin(), text.end(), '\t', ' ');
         return text;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are processes with contexts on CPUs, over MPI: in the MPI plugin alone.
+// Ranks that are processes with contexts on CPUs, over MPI. This file is part of the MPI plugin alone.
 #pragma once
 
 #include "transport/transport.hpp"
@@ -9,11 +9,11 @@
 
 namespace annulus {
 
-// Over a duplicate of the MPI_Comm that `mpi_comm` points to. Collective. Transfers go in pieces of so many bytes,
-// which MPI counts in int; the same on all ranks.
+// Makes a transport over a duplicate of the MPI_Comm that `mpi_comm` points to. Collective. Transfers are cut into
+// pieces of `piece_bytes`, which MPI counts in int. It must be the same on all ranks.
 std::unique_ptr<Transport> make_mpi_transport(const void *mpi_comm, std::size_t piece_bytes = std::size_t{1} << 30);
 
-// The name and the version of the MPI library. Static.
+// Returns the name and the version of the MPI library. The text is static.
 const char *mpi_library_version() noexcept;
 
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How NCCL is called without blocking: in groups, and with looks at whether the communicator is ready again.
+// Calls NCCL without blocking: in groups, and with tests whether the communicator is ready again.
 #pragma once
 
 #include "transport/nccl_library.hpp"
@@ -9,7 +9,7 @@
 
 namespace annulus {
 
-// Between the looks of a thread that waits: short at first, when what it waits for takes microseconds.
+// The pause between two tests of a thread that waits. It does not sleep at first, since most waits take microseconds.
 class NcclPause {
   public:
     void operator()() {
@@ -23,12 +23,12 @@ class NcclPause {
     int spins_ = 200;
 };
 
-// NCCL calls that belong together. The group is ended whatever becomes of them.
+// A group of NCCL calls. The group is ended even if a call fails.
 class NcclGroup {
   public:
     NcclGroup() { check(nccl().group_start(), "ncclGroupStart"); }
     ~NcclGroup() {
-        if (!ended_)
+        if (!has_ended_)
             nccl().group_end();
     }
     NcclGroup(const NcclGroup &) = delete;
@@ -40,20 +40,20 @@ class NcclGroup {
         result_ = result;
         what_ = what;
     }
-    // Throws what failed first.
+    // Throws the first failure of the group.
     void end() {
-        ended_ = true;
+        has_ended_ = true;
         add(nccl().group_end(), "ncclGroupEnd");
         check(result_, what_);
     }
 
   private:
-    bool ended_ = false;
+    bool has_ended_ = false;
     ncclResult_t result_ = ncclSuccess;
     const char *what_ = "";
 };
 
-// Whether the communicator has done what it was asked for. Throws where that failed.
+// True if the communicator has completed its operations. Throws if one failed.
 inline bool is_ready(ncclComm_t comm) {
     ncclResult_t state = ncclSuccess;
     check(nccl().comm_get_async_error(comm, &state), "ncclCommGetAsyncError");

@@ -13,7 +13,7 @@ namespace annulus {
 namespace {
 
 constexpr const char *library_name = "libnccl.so.2";
-constexpr int oldest_version = NCCL_VERSION(2, 14, 0); // the first with non-blocking communicators
+constexpr int oldest_version = NCCL_VERSION(2, 14, 0); // the first version with non-blocking communicators
 
 template <class Function> void find(void *library, Function &function, const char *name) {
     function = reinterpret_cast<Function>(dlsym(library, name));
@@ -56,7 +56,7 @@ const NcclLibrary &nccl() {
 void check(ncclResult_t result, const char *what) {
     if (result == ncclSuccess || result == ncclInProgress)
         return;
-    // NCCL's words on the last error in any thread: more than the code says, and one line of them is enough.
+    // NCCL's text about the last error in any thread says more than the code. Its first line is enough.
     const char *const words = nccl().get_last_error(nullptr);
     const int length = words ? static_cast<int>(std::strcspn(words, "\n")) : 0;
     throw Error(ANNULUS_ERROR_COMM_LIBRARY, "%s failed: %s%s%.*s", what, nccl().get_error_string(result),

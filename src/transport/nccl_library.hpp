@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's functions, found when they are first needed: a program that uses no NCCL communicator needs no NCCL, and one
-// that has loaded NCCL already shares it.
+// NCCL's functions, loaded when they are first needed. A program that uses no NCCL communicator needs no NCCL, and a
+// program that has already loaded NCCL shares it.
 #pragma once
 
 #include <nccl.h>
@@ -29,10 +29,10 @@ struct NcclLibrary {
     NcclLibrary();
 };
 
-// Any thread. Throws Error(ANNULUS_ERROR_UNSUPPORTED) where there is no NCCL that will do.
+// Any thread may call it. Throws Error(ANNULUS_ERROR_UNSUPPORTED) if there is no NCCL, or only one that is too old.
 const NcclLibrary &nccl();
 
-// Throws Error(ANNULUS_ERROR_COMM_LIBRARY) unless the call `what` succeeded or is still at work, as calls on a
+// Throws Error(ANNULUS_ERROR_COMM_LIBRARY) unless the call `what` succeeded or is still in progress, as calls on a
 // non-blocking communicator may be.
 void check(ncclResult_t result, const char *what);
 

@@ -21,7 +21,7 @@ constexpr auto watch_interval = 50ms;
 constexpr Transport::Seconds closing_time{2};
 constexpr std::size_t usual_gather_bytes = 4096; // from each rank
 
-// As is_done(), where nobody can be told of an error: then nothing will come any more.
+// As is_done(), but an error counts as the end: after an error nothing will be computed any more.
 bool has_ended(const Event &event) noexcept {
     const bool is_pending = cudaEventQuery(event.get()) == cudaErrorNotReady;
     cudaGetLastError(); // clears it: later checks must not find it
@@ -46,7 +46,7 @@ NcclRank::NcclRank(ncclComm_t comm, Hold hold) : hold_(hold), comm_(comm) {
 NcclRank::~NcclRank() {
     {
         const std::lock_guard lock(state_mutex_);
-        stop_ = true;
+        must_stop_ = true;
     }
     state_changed_.notify_all();
     watcher_.join();
@@ -54,7 +54,7 @@ NcclRank::~NcclRank() {
     const BesideCaptures beside_captures;
     if (drain()) {
         peer_copies_.reset();
-    } else { // streams or other ranks may still use it: it stays
+    } else { // streams or other ranks may still use the outbox, so it stays allocated
         static_cast<void>(peer_copies_.release());
         board_->leave(static_cast<bool>(failure_));
         static_cast<void>(board_.release());
@@ -62,12 +62,12 @@ NcclRank::~NcclRank() {
     if (comm_ && hold_ == Hold::owned)
         close();
     if (may_hang()) {
-        // A gather may still use the memory, and CUDA frees none before the device is done with all that it was given.
-        // It stays allocated; streams and events end by themselves.
+        // A gather may still use the memory, and CUDA frees memory only after the device has completed all its work.
+        // The memory stays allocated; streams and events end by themselves.
         static_cast<void>(host_.release());
         static_cast<void>(memory_.release());
     } else {
-        cudaStreamSynchronize(stream_.get()); // an aborted gather may just be ending
+        cudaStreamSynchronize(stream_.get()); // an aborted gather may be ending just now
     }
     works_.clear();
     host_.reset();
@@ -148,8 +148,8 @@ template <class Call> void NcclRank::call(Call part) {
     await([] { return true; });
 }
 
-// Where NCCL has to wait for the GPU to come to the end of earlier work, that is no other rank's fault, or one for
-// which the watching thread is there.
+// The timeout does not run while NCCL waits for earlier work on this GPU. If another rank causes that wait, the
+// watching thread notices it.
 template <class Ready> void NcclRank::await(Ready ready) {
     Deadline deadline(timeout_);
     const auto is_over = [&] {
@@ -188,7 +188,7 @@ void NcclRank::gather(const void *mine, void *all, std::size_t bytes) {
 void NcclRank::look_for_board() {
     std::unique_ptr<Board> board =
         Board::make(rank_, size_, PeerCopies::signal_bytes(size_),
-                    [&](const void *own, void *of_all, std::size_t each) { gather_by_nccl(own, of_all, each); });
+                    [&](const void *own, void *gathered, std::size_t each) { gather_by_nccl(own, gathered, each); });
     if (!board)
         return;
     {
@@ -196,14 +196,16 @@ void NcclRank::look_for_board() {
         board_ = std::move(board);
     }
     std::unique_ptr<PeerCopies> copies =
-        PeerCopies::make(rank_, size_, board_->common(),
-                         [&](const void *own, void *of_all, std::size_t each) { gather_on_board(own, of_all, each); });
+        PeerCopies::make(rank_, size_, board_->common(), [&](const void *own, void *gathered, std::size_t each) {
+            gather_on_board(own, gathered, each);
+        });
     const std::lock_guard lock(state_mutex_);
     peer_copies_ = std::move(copies);
 }
 
-// On a board, which knows nothing of the device, a rank waits for the others' hosts alone. Where its own earlier work
-// is still under way, that may be what keeps them, too, and the watching thread looks after it.
+// On the board, which does not involve the device, a rank waits for the other ranks' host threads alone. While this
+// rank's earlier work is still running, that work may be what delays the other ranks, too. The watching thread watches
+// it.
 void NcclRank::gather_on_board(const void *mine, void *all, std::size_t bytes) {
     Deadline deadline(timeout_);
     board_->all_gather(mine, all, bytes, [&](int rank) {
@@ -234,7 +236,7 @@ void NcclRank::reserve(const std::vector<std::size_t> &bytes_to) {
     });
 }
 
-// A stream that is being captured gets NCCL's messages, and NCCL cannot connect ranks meanwhile.
+// NCCL carries the messages of a stream that is being captured, and NCCL cannot connect ranks during a capture.
 void NcclRank::connect_by_nccl() {
     Batch batch;
     for (int peer = 0; peer < size_; ++peer) {
@@ -251,9 +253,9 @@ void NcclRank::connect_by_nccl() {
 }
 
 void NcclRank::gather_by_nccl(const void *mine, void *all, std::size_t bytes) {
-    // NCCL's kernel on a rank that aborts lets those of its neighbours go on with what their buffers held before,
-    // so that they seem to have heard from all. So a rank's parts carry a time, and each is later than the one
-    // before.
+    // If a rank aborts, NCCL's kernel on it lets the neighbours' kernels go on with old contents of their buffers.
+    // They would seem to have heard from all ranks. Therefore each rank's part carries a time, which must be later
+    // than the time in the rank's last part.
     const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
     const std::size_t part_bytes = sizeof now + bytes, all_bytes = part_bytes * size_;
     const std::size_t offset = part_bytes * rank_;
@@ -285,7 +287,7 @@ void NcclRank::begin(const Batch &batch, Device &device, void *stream) {
     run([&] {
         if (batch.empty())
             return batch.write_sends();
-        // In a graph, events tell nothing of when it will run.
+        // Work that is captured into a graph is not watched: events do not tell when the graph will run.
         std::optional<Work> work;
         if (!is_capturing(device, stream)) {
             work.emplace();
@@ -293,7 +295,7 @@ void NcclRank::begin(const Batch &batch, Device &device, void *stream) {
         }
         if (work && peer_copies_) {
             peer_copies_->begin(batch, cuda_stream, rest_);
-            if (failure_) // and what waits has been let go already
+            if (failure_) // the watching thread may have released the streams before
                 peer_copies_->release();
             if (!rest_.empty())
                 send_by_nccl(rest_, cuda_stream);
@@ -319,7 +321,7 @@ void NcclRank::send_by_nccl(const Batch &batch, cudaStream_t stream) {
     });
 }
 
-// All of the batch is in the stream since begin().
+// begin() has already given the whole batch to the stream.
 void NcclRank::finish(const Batch &, Device &, void *) {
     run([&] {
         const auto lock = lock_comm();
@@ -340,8 +342,8 @@ bool NcclRank::is_working() {
     return !works_.empty() && !is_done(works_.back().ended);
 }
 
-// Aborts here and nowhere else: NCCL returns from that only when it has taken everything down, graphs that captured its
-// work included, and whoever met the failure need not wait for it.
+// The communicator is aborted here and nowhere else. NCCL returns from that only when it has freed everything, graphs
+// that captured its work included. The thread that met the failure need not wait for it.
 void NcclRank::watch_all() noexcept {
     const CurrentDevice current(device_);
     const BesideCaptures beside_captures;
@@ -361,10 +363,10 @@ void NcclRank::watch_all() noexcept {
     nccl().comm_abort(std::exchange(comm_, nullptr));
 }
 
-// Returns false when there is nothing left to watch.
+// Waits for work and then for one interval. Returns false if the thread must end.
 bool NcclRank::wait_for_work() {
     std::unique_lock lock(state_mutex_);
-    const auto is_over = [&] { return stop_ || static_cast<bool>(failure_); };
+    const auto is_over = [&] { return must_stop_ || static_cast<bool>(failure_); };
     state_changed_.wait(lock, [&] { return is_over() || !works_.empty(); });
     return !state_changed_.wait_for(lock, watch_interval, is_over);
 }
@@ -385,12 +387,13 @@ void NcclRank::look_after_work() {
             throw_left(rank);
 }
 
-// What another rank writes late may undo it: again until nothing waits any more.
+// Other ranks may overwrite released signals. Releases the streams again until none of them waits any more.
 void NcclRank::release_streams() noexcept {
     const Deadline deadline(closing_time);
     auto pause = 2 * watch_interval;
-    for (std::unique_lock lock(state_mutex_); peer_copies_ && !stop_ && !deadline.passed(); pause = watch_interval) {
-        state_changed_.wait_for(lock, pause, [&] { return stop_; });
+    for (std::unique_lock lock(state_mutex_); peer_copies_ && !must_stop_ && !deadline.passed();
+         pause = watch_interval) {
+        state_changed_.wait_for(lock, pause, [&] { return must_stop_; });
         peer_copies_->release();
         if (works_.empty() || has_ended(works_.back().ended))
             return;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank's end of an NCCL communicator, and the thread that watches what the end gave to the GPU.
 //
-// Threads: the one that uses the transport, those that call abort(), and the watching thread, which lives as long as
-// the object. One of them at a time calls NCCL. The first failure that any of them meets is kept; after it nobody calls
-// NCCL but the watching thread, to abort the communicator.
+// Threads: the one that uses the transport, the ones that call abort(), and the watching thread, which lives as long as
+// the object. One thread at a time calls NCCL. The first failure is kept. After it only the watching thread calls NCCL,
+// to abort the communicator.
 //
-// Ownership: streams, events and memory are the object's own. An owned communicator ends with the object; a borrowed
-// one stays its owner's. On failure an owned one is aborted, and a borrowed one where its owner has allowed it. Where
-// he has not, NCCL's kernels may wait until he does it himself; nothing here waits for them, and what they use stays.
+// Ownership: streams, events and memory belong to the object. An owned communicator ends with the object; a borrowed
+// one stays its owner's. On failure an owned communicator is aborted, and a borrowed one if its owner has allowed it.
+// If not, NCCL's kernels may wait until the owner aborts it. Nothing here waits for these kernels, and the memory that
+// they use stays allocated.
 #pragma once
 
 #include "core/error.hpp"
@@ -33,10 +34,10 @@ namespace annulus {
 
 class NcclRank final : public Transport {
   public:
-    // Whose the communicator is.
+    // The owner of the communicator, and for a borrowed one whether it may be aborted.
     enum class Hold { owned, borrowed, borrowed_to_abort };
 
-    // Takes an owned communicator over once nothing can throw any more.
+    // Takes ownership of an owned communicator only when nothing can throw any more.
     NcclRank(ncclComm_t comm, Hold hold);
     ~NcclRank() override;
 
@@ -56,7 +57,7 @@ class NcclRank final : public Transport {
     std::optional<Error> failure() const override { return failure_.get(); }
 
   private:
-    // What the GPU was given between two events. The clock starts when it comes to it.
+    // Work of the GPU between two events. Its timeout starts when the GPU reaches the first event.
     struct Work {
         Event begun = make_event(), ended = make_event();
         std::optional<Deadline> deadline;
@@ -64,7 +65,7 @@ class NcclRank final : public Transport {
 
     // Runs a part of the public interface; a failure in it breaks the transport.
     template <class Part> void run(Part part);
-    // Keeps the first error and ends the watching thread, which aborts the communicator where it may.
+    // Keeps the error if it is the first one. Ends the watching thread, which aborts the communicator if it may.
     void break_with(const Error &error) noexcept;
     [[noreturn]] void throw_late() const {
         throw Error(ANNULUS_ERROR_COMM, "another rank did not come within %g s", timeout_.load().count());
@@ -74,76 +75,76 @@ class NcclRank final : public Transport {
         throw Error(ANNULUS_ERROR_COMM, "rank %d has left the communicator", rank);
     }
 
-    // The communicator for this thread alone. Throws where the transport is broken: aborting may take long.
+    // Locks the communicator for this thread. Throws if the transport is broken: aborting may take long.
     std::unique_lock<std::mutex> lock_comm();
-    // Calls NCCL and waits until that has reached the GPU.
+    // Calls NCCL and waits until the GPU has been given the work.
     template <class Call> void call(Call part);
-    // Waits for NCCL and then until ready(), but no longer than the timeout for other ranks.
+    // Waits for NCCL and then until ready() is true. Waits for other ranks for at most the timeout.
     template <class Ready> void await(Ready ready);
 
-    // While the transport runs a part of its interface.
+    // Functions that run inside run().
     void gather(const void *mine, void *all, std::size_t bytes);
     void look_for_board();
     void gather_on_board(const void *mine, void *all, std::size_t bytes);
-    // By NCCL's own, on the device.
+    // Gathers on the device, by NCCL's all-gather.
     void gather_by_nccl(const void *mine, void *all, std::size_t bytes);
-    // Room for what all ranks give.
+    // Makes room for the parts of all ranks.
     void reserve(std::size_t bytes);
 
     void send_by_nccl(const Batch &batch, cudaStream_t stream);
     void connect_by_nccl();
-    // Waits for messages between ranks of one host that are still on their way, but not long. False where some may be.
+    // Waits for a short time for messages between ranks of one host. Returns false if some may still be on their way.
     bool drain() noexcept;
 
-    // Hands over to the watching thread.
+    // Hands work over to the watching thread.
     void watch(Work work);
-    // Throws once the deadline has passed, which begins anew while this rank itself is at work.
+    // Throws once the deadline has passed. While this rank's GPU is working, the deadline begins anew.
     void check_in_time(Deadline &deadline);
-    // Whether the GPU has not come to the end of what it was given.
+    // True if the GPU has not completed all of this rank's work.
     bool is_working();
 
-    // The watching thread.
+    // Functions of the watching thread.
     void watch_all() noexcept;
     bool wait_for_work();
-    // Throws where the oldest work is late, or a rank has failed that the work needs.
+    // Throws if the oldest work is late, or if it needs a rank that has failed.
     void look_after_work();
-    // Lets streams go on that wait for other ranks' signals, once these ranks have seen that this one has failed.
+    // Releases streams that wait for other ranks' signals, after these ranks have had time to see this rank's failure.
     void release_streams() noexcept;
-    // Ends a whole communicator, once there is no other thread; waits for its last work, but not long.
+    // Ends an intact communicator when no other thread is left. Waits for its last work for a short time.
     void close() noexcept;
-    // Whether kernels of NCCL may wait for another rank with nobody here to stop them.
+    // True if kernels of NCCL may wait for another rank while nothing here can stop them.
     bool may_hang() noexcept;
 
     int size_ = 0, rank_ = 0, device_ = 0;
     const Hold hold_;
     std::atomic<Seconds> timeout_ = default_timeout;
 
-    // The board, where all ranks are on this host, which the first all_gather() finds out; and what goes between them
-    // without NCCL.
+    // The board exists if all ranks are on this host; the first all_gather() finds out. The ranks of a host send
+    // without NCCL by peer copies.
     bool has_looked_for_board_ = false;
     std::unique_ptr<Board> board_;            // set while state_mutex_ is locked
     std::unique_ptr<PeerCopies> peer_copies_; // the same
-    Batch rest_;                              // of a batch, which goes over NCCL
+    Batch rest_;                              // the part of a batch that goes over NCCL
 
-    // For gather_by_nccl(): what all ranks give, on the host and on the device.
+    // For gather_by_nccl(): the parts of all ranks, on the host and on the device.
     Stream stream_;
     Event gathered_;
     PinnedBytes host_;
     DeviceBytes memory_;
     std::size_t capacity_ = 0;
-    std::vector<std::int64_t> times_; // that the ranks' last parts carried
+    std::vector<std::int64_t> times_; // the times in the ranks' last parts
 
-    std::mutex comm_mutex_; // around all calls of NCCL
+    std::mutex comm_mutex_; // held during all calls of NCCL
     ncclComm_t comm_;       // null once it is aborted
 
-    // May be locked while comm_mutex_ is, not the other way round.
+    // May be locked while comm_mutex_ is locked, not the other way round.
     std::mutex state_mutex_;
     std::condition_variable state_changed_;
-    FirstFailure failure_; // kept while the mutex is locked
-    bool stop_ = false;
-    std::deque<Work> works_; // oldest first, which is the order in which NCCL does them
+    FirstFailure failure_; // kept while state_mutex_ is locked
+    bool must_stop_ = false;
+    std::deque<Work> works_; // oldest first, the order in which NCCL runs them
 
-    std::thread watcher_; // last: it uses the rest
+    std::thread watcher_; // last: it uses the other members
 };
 
 } // namespace annulus

@@ -27,7 +27,7 @@ void check_device_index(const char *name, int device) {
         throw Error(ANNULUS_ERROR_ARGUMENT, "%s is %d; it must be from 0 to %d", name, device, count - 1);
 }
 
-// Communicators that no transport has yet.
+// Communicators that do not belong to a transport yet. They are aborted on destruction.
 struct NewCommunicators {
     std::vector<ncclComm_t> handles;
 
@@ -43,7 +43,7 @@ struct NewCommunicators {
     bool are_ready() const { return std::all_of(handles.begin(), handles.end(), is_ready); }
 };
 
-// The ranks of this process, the first of which is `first_rank`, on a device each.
+// Returns the ends of the ranks of this process, one for each device. `first_rank` is the rank of the first one.
 std::vector<std::unique_ptr<Transport>> connect(const annulus_nccl_id &id, int ranks, int first_rank,
                                                 const std::vector<int> &devices, Transport::Seconds creation_timeout) {
     ncclUniqueId nccl_id;

@@ -16,13 +16,13 @@ namespace annulus {
 
 namespace {
 
-constexpr std::size_t granularity = std::size_t{2} << 20; // of outboxes: another process is given whole pages
+constexpr std::size_t granularity = std::size_t{2} << 20; // of outboxes: CUDA IPC shares whole pages of this size
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
     return (bytes + unit - 1) / unit * unit;
 }
 
-bool has_come(std::uint32_t count, std::uint32_t awaited) { // counts may wrap around
+bool has_reached(std::uint32_t count, std::uint32_t awaited) { // counts may wrap around
     return static_cast<std::int32_t>(count - awaited) >= 0;
 }
 
@@ -65,7 +65,7 @@ std::unique_ptr<PeerCopies> PeerCopies::make(int rank, int ranks, void *signals,
 
 PeerCopies::PeerCopies(int rank, int ranks, void *signals)
     : rank_(rank), peers_(static_cast<std::size_t>(ranks)), signals_(static_cast<Signals *>(signals)),
-      rooms_(peers_.size() * peers_.size()), wanted_(rooms_.size()) {}
+      room_bytes_(peers_.size() * peers_.size()), wanted_bytes_(room_bytes_.size()) {}
 
 PeerCopies::~PeerCopies() {
     close_outboxes();
@@ -81,7 +81,7 @@ PeerCopies::Signals &PeerCopies::signals(int from, int to) const {
 }
 
 std::size_t PeerCopies::first_byte(int from, int to) const {
-    const auto row = rooms_.begin() + from * static_cast<std::ptrdiff_t>(peers_.size());
+    const auto row = room_bytes_.begin() + from * static_cast<std::ptrdiff_t>(peers_.size());
     return std::accumulate(row, row + to, std::size_t{0});
 }
 
@@ -89,17 +89,17 @@ bool PeerCopies::reserve(const std::vector<std::size_t> &bytes_to, const Gather 
                          const std::function<void()> &check_others) {
     if (is_refused_)
         return false;
-    gather(bytes_to.data(), wanted_.data(), bytes_to.size() * sizeof(std::size_t));
+    gather(bytes_to.data(), wanted_bytes_.data(), bytes_to.size() * sizeof(std::size_t));
     bool is_enough = true;
-    for (std::size_t i = 0; i < rooms_.size(); ++i) {
-        is_enough &= wanted_[i] <= rooms_[i];
-        wanted_[i] = std::max(wanted_[i], rooms_[i]);
+    for (std::size_t i = 0; i < room_bytes_.size(); ++i) {
+        is_enough &= wanted_bytes_[i] <= room_bytes_[i];
+        wanted_bytes_[i] = std::max(wanted_bytes_[i], room_bytes_[i]);
     }
     if (is_enough)
         return false;
-    // An outbox goes once all have read what is in it and have left it.
+    // An outbox may be freed once all ranks have read it and have closed it.
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer)
-        while (!has_come(signals(rank_, peer).seen.count, peers_[peer].sent)) {
+        while (!has_reached(signals(rank_, peer).seen.count, peers_[peer].sent)) {
             check_others();
             std::this_thread::yield();
         }
@@ -107,14 +107,14 @@ bool PeerCopies::reserve(const std::vector<std::size_t> &bytes_to, const Gather 
     close_outboxes();
     all_say_yes(true, peers_.size(), gather);
     outbox_.reset();
-    rooms_ = wanted_;
+    room_bytes_ = wanted_bytes_;
     if (all_say_yes(open_outboxes(gather), peers_.size(), gather))
         return true;
     is_refused_ = true;
     close_outboxes();
     all_say_yes(true, peers_.size(), gather);
     outbox_.reset();
-    std::ranges::fill(rooms_, std::size_t{0});
+    std::ranges::fill(room_bytes_, std::size_t{0});
     return false;
 }
 
@@ -140,7 +140,7 @@ bool PeerCopies::open_outboxes(const Gather &gather) {
         if (are_open)
             peers_[i].outbox = static_cast<std::byte *>(memory);
     }
-    cudaGetLastError(); // clears what later checks must not find
+    cudaGetLastError(); // clears an error that later checks must not find
     return are_open;
 }
 
@@ -169,7 +169,7 @@ void PeerCopies::choose(const std::vector<Transfer> &transfers, bool are_sends, 
     rest.clear();
     for (const Transfer &transfer : transfers) {
         Peer &peer = peers_[transfer.peer];
-        if (peer.bytes > rooms_[are_sends ? index_of(rank_, transfer.peer) : index_of(transfer.peer, rank_)])
+        if (peer.bytes > room_bytes_[are_sends ? index_of(rank_, transfer.peer) : index_of(transfer.peer, rank_)])
             rest.push_back(transfer);
     }
     for (const Transfer &transfer : rest)
@@ -224,8 +224,8 @@ void PeerCopies::begin(const Batch &batch, cudaStream_t stream, Batch &rest) {
 }
 
 bool PeerCopies::has_outstanding(int peer) const {
-    return !has_come(signals(rank_, peer).seen.count, peers_[peer].sent) ||
-           !has_come(signals(peer, rank_).written.count, peers_[peer].received);
+    return !has_reached(signals(rank_, peer).seen.count, peers_[peer].sent) ||
+           !has_reached(signals(peer, rank_).written.count, peers_[peer].received);
 }
 
 bool PeerCopies::has_ended(int peer) const {
@@ -235,7 +235,7 @@ bool PeerCopies::has_ended(int peer) const {
 
 bool PeerCopies::may_be_read() const {
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer)
-        if (!has_come(signals(rank_, peer).seen.count, peers_[peer].sent) && !has_ended(peer))
+        if (!has_reached(signals(rank_, peer).seen.count, peers_[peer].sent) && !has_ended(peer))
             return true;
     return false;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who attends to whom, against a loop over all queries and keys from the definition.
+// Class pairs against a loop over all queries and keys that follows the definition.
 #include "core/class_pairs.hpp"
 
 #include "support/mask.hpp"
@@ -39,7 +39,7 @@ Positions part_of(const Positions &positions, const Window &window) {
     return part;
 }
 
-// One problem out of many, printed where it fails.
+// One problem of many. It is printed if it fails.
 class RandomPairs : public testing::TestWithParam<int> {
   protected:
     RandomPairs()
@@ -47,7 +47,7 @@ class RandomPairs : public testing::TestWithParam<int> {
           plan_(pattern_of(problem_), plan_problem_of(problem_)),
           generator_(static_cast<std::mt19937_64::result_type>(GetParam())) {}
 
-    // Of the definition: the keys of a query in a branch.
+    // Returns the keys of a query in a branch by the definition.
     Mask::Keys keys_of(std::size_t branch, std::int64_t query, std::int32_t head) const {
         Mask::Keys keys;
         mask_.add_keys(branch, query, head, keys);
@@ -58,7 +58,7 @@ class RandomPairs : public testing::TestWithParam<int> {
         return std::uniform_int_distribution<std::int64_t>(least, greatest)(generator_);
     }
 
-    // Any part of the sequence: often short, sometimes empty or all of it.
+    // Returns a random part of the sequence: often short, sometimes empty or all of it.
     Window window() {
         if (number(0, 9) == 0)
             return whole_;
@@ -67,7 +67,7 @@ class RandomPairs : public testing::TestWithParam<int> {
         return {start, number(0, number(0, 1) ? left : std::min<std::int64_t>(left, 5))};
     }
 
-    // use(branch, its number)
+    // Calls use(branch, its index).
     template <class Use> void for_each_branch(Use use) const {
         for (std::size_t i = 0; i < plan_.branches().size(); ++i)
             use(plan_.branches()[i], i);
@@ -104,15 +104,16 @@ TEST_P(RandomPairs, AreTheQueriesThatAttendToAKey) {
     const auto &branches = plan_.branches();
     for (std::int32_t h = 0; h < problem_.heads; ++h)
         for (std::int64_t n = 0; n < problem_.length; ++n) {
-            std::set<std::int64_t> of_branches; // those before the branch at hand
+            std::set<std::int64_t> earlier_keys; // keys of the branches before the current one
             for_each_branch([&](const BranchPlan &branch, std::size_t i) {
                 const Positions keys = keys_of(i, n, h).positions;
                 const std::set<std::int64_t> wanted(keys.begin(), keys.end());
                 for (std::int64_t m = 0; m < (problem_.causal ? n + 1 : problem_.length); ++m) {
                     ASSERT_EQ(attends(branch, h, n, m), wanted.contains(m)) << "query " << n << ", key " << m;
-                    ASSERT_EQ(attends(branches.data(), static_cast<std::int32_t>(i), h, n, m), of_branches.contains(m));
+                    ASSERT_EQ(attends(branches.data(), static_cast<std::int32_t>(i), h, n, m),
+                              earlier_keys.contains(m));
                 }
-                of_branches.insert(keys.begin(), keys.end());
+                earlier_keys.insert(keys.begin(), keys.end());
             });
         }
 }
@@ -132,7 +133,7 @@ TEST_P(RandomPairs, AreInNoSegmentThatDoesNotMeetThem) {
 
 TEST_P(RandomPairs, OfKeysHaveTheirQueries) {
     for_each_branch([&](const BranchPlan &branch, std::size_t i) {
-        // The queries of each key, by head.
+        // wanted[head][key]: the queries of each key.
         std::vector<std::vector<Positions>> wanted(problem_.heads, std::vector<Positions>(problem_.length));
         for (std::int32_t h = 0; h < problem_.heads; ++h)
             for (std::int64_t n = 0; n < problem_.length; ++n)
@@ -142,12 +143,12 @@ TEST_P(RandomPairs, OfKeysHaveTheirQueries) {
             const Segment segment = branch.segment_at(m);
             const Window queries = window();
             for (std::int32_t first = 0; first < problem_.heads; ++first) {
-                std::set<std::int64_t> of_heads;
+                std::set<std::int64_t> wanted_queries;
                 for (std::int32_t last = first + 1; last <= problem_.heads; ++last) {
-                    of_heads.insert(wanted[last - 1][m].begin(), wanted[last - 1][m].end());
+                    wanted_queries.insert(wanted[last - 1][m].begin(), wanted[last - 1][m].end());
                     const Progression rows = pair_of_key(branch, segment, first, last, m).queries;
                     ASSERT_EQ(positions_in(segment, rows, seeing_queries(problem_.causal, m, queries)),
-                              part_of({of_heads.begin(), of_heads.end()}, queries));
+                              part_of({wanted_queries.begin(), wanted_queries.end()}, queries));
                 }
             }
         }
@@ -168,8 +169,9 @@ TEST_P(RandomPairs, OfAHeadAreAllThatItHasInWindows) {
                         ASSERT_EQ(pair.segment.range, segment.range);
                         for (const std::int64_t n : positions_in(segment, pair.queries, queries)) {
                             const Window seen = seen_keys(problem_.causal, n, keys);
-                            const std::pair of_query(positions_in(segment, pair.keys, seen), pair.padding_keys);
-                            ASSERT_TRUE(visited.emplace(n, of_query).second) << n << " is visited twice";
+                            const std::pair seen_keys_and_padding(positions_in(segment, pair.keys, seen),
+                                                                  pair.padding_keys);
+                            ASSERT_TRUE(visited.emplace(n, seen_keys_and_padding).second) << n << " is visited twice";
                         }
                     });
                 }
@@ -200,15 +202,15 @@ TEST_P(RandomPairs, KnowTheirRowsInAWindow) {
             const Segment segment = branch.segment(number(0, branch.segment_count() - 1));
             const std::int64_t residue = number(0, branch.dilation() - 1);
             const ClassPair pair = class_pair(branch, segment, residue);
-            Positions of_class, all;
+            Positions class_positions, all;
             for (std::int64_t n = segment.range.start; n < segment.range.end(); ++n) {
                 all.push_back(n);
                 if (branch.dilation() == 1 || mask_.place(i, n) % branch.dilation() == residue)
-                    of_class.push_back(n);
+                    class_positions.push_back(n);
             }
             const bool every = problem_.branches[i].query == ANNULUS_QUERY_EVERY;
-            ASSERT_EQ(has_row_in(segment, pair.keys, rows), !part_of(of_class, rows).empty());
-            ASSERT_EQ(has_row_in(segment, pair.queries, rows), !part_of(every ? all : of_class, rows).empty());
+            ASSERT_EQ(has_row_in(segment, pair.keys, rows), !part_of(class_positions, rows).empty());
+            ASSERT_EQ(has_row_in(segment, pair.queries, rows), !part_of(every ? all : class_positions, rows).empty());
         }
     });
 }
@@ -229,7 +231,7 @@ TEST_P(RandomPairs, OfPlacesInARowAreTheirResidues) {
 
 INSTANTIATE_TEST_SUITE_P(ClassPairs, RandomPairs, testing::Range(0, 150));
 
-// Sizes at the end of 64 bits do not overflow.
+// Sizes at the limit of 64 bits do not overflow.
 TEST(LargePairs, OfTheLargestSegmentsAndDilations) {
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
     Problem problem;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Half-precision conversions against float64 arithmetic: the value of every bit pattern by the format's definition, and
-// rounding around the middle of every two neighbours.
+// Half-precision conversions against float64 arithmetic. Tests the value of every bit pattern by the definition of the
+// format, and rounding around the middle of every two neighbours.
 #include "core/dtype.hpp"
 
 #include <gtest/gtest.h>
@@ -27,8 +27,8 @@ template <class T> struct Fields;
 template <> struct Fields<bfloat16> { static constexpr int fraction = 7, exponent = 8; };
 template <> struct Fields<float16> { static constexpr int fraction = 10, exponent = 5; };
 
-// The value of the positive number with these bits, in float64, by the definition of the format. The bits of infinity
-// give the number that would follow the largest finite one, which is where rounding begins to overflow.
+// Returns the positive number with these bits, in float64, by the definition of the format. For the bits of infinity it
+// returns the number that would follow the largest finite one. There rounding begins to overflow.
 template <class T> double magnitude(int bits) {
     const int fraction = bits & ((1 << Fields<T>::fraction) - 1);
     const int exponent = bits >> Fields<T>::fraction;
@@ -65,8 +65,8 @@ TYPED_TEST(Half, EveryPatternHasItsValueAndComesBack) {
     }
 }
 
-// Between each two neighbours: the middle goes to the even one, and everything beside it to the nearer one. The middle
-// is a float for both formats; float64 has room for much closer neighbours of it.
+// Between two neighbours the middle rounds to the even one, and every other number to the nearer one. The middle is a
+// float for both formats; float64 also has numbers that are much closer to it.
 TYPED_TEST(Half, RoundsToTheNearestEven) {
     for (int bits = 0; bits < infinity_bits<TypeParam>; ++bits)
         for (const int sign : {0, 0x8000}) {
@@ -102,7 +102,7 @@ TYPED_TEST(Half, OutsideTheRange) {
     EXPECT_TRUE(std::isnan(to_float(from_float<TypeParam>(std::bit_cast<double>(0x7ff0000000000001u)))));
 }
 
-// float64 is rounded once: by way of float32 this would be a tie, and round the other way.
+// float64 is rounded once. Rounded to float32 first, this number would be a tie and round the other way.
 TEST(Dtype, DoubleIsRoundedOnce) {
     EXPECT_EQ(from_float<bfloat16>(1 + 0x1p-8 + 0x1p-40).bits, 0x3f81);
     EXPECT_EQ(from_float<float16>(1 + 0x1p-11 + 0x1p-40).bits, 0x3c01);
@@ -118,7 +118,7 @@ TEST(Dtype, WorksAtCompileTime) {
 
 #ifdef __FLT16_MANT_DIG__
 #ifdef __aarch64__
-using CompilersFloat16 = __fp16; // g++ knows _Float16 there from version 13 on
+using CompilersFloat16 = __fp16; // on this machine g++ knows _Float16 only from version 13 on
 #else
 using CompilersFloat16 = _Float16;
 #endif
@@ -136,7 +136,7 @@ TEST(Dtype, EqualsTheCompilersFloat16) {
         if (!std::isnan(single)) {
             ASSERT_EQ(from_float<float16>(single).bits, bits_of(single)) << single;
         }
-        // Random exponents of float64 would nearly all overflow or vanish: take those around float16's.
+        // With random exponents of float64 nearly all would overflow or vanish. So take exponents around float16's.
         const double wide = std::ldexp(static_cast<double>(bits) - 0x1p63, static_cast<int>(bits % 48) - 92);
         ASSERT_EQ(from_float<float16>(wide).bits, bits_of(wide)) << wide;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generalised Hilbert curve: a bijection with its inverse, whose steps go to neighbours, equal to the recursion
-// that defines it.
+// The generalised Hilbert curve: it has an inverse, its steps go to neighbours, and it equals the recursion that
+// defines it.
 #include "core/hilbert.hpp"
 #include "support/curve.hpp"
 
@@ -26,7 +26,7 @@ std::vector<std::int64_t> walk(const Curve &curve) {
     return positions;
 }
 
-// Every position once, and index() takes each back to its step.
+// Expects every position once, and that index() maps each back to its step.
 void expect_bijection(const Curve &curve) {
     std::vector<bool> seen(static_cast<std::size_t>(curve.length()));
     for (std::int64_t p = 0; p < curve.length(); ++p) {
@@ -78,9 +78,9 @@ TEST(Hilbert, SmallCurvesByHand) {
 }
 
 // The walk starts in the first cell and ends at the other end of the longer side. Colour the cells like a chessboard:
-// steps to neighbours change colour, so with an odd longer and an even shorter side they cannot join these two ends,
-// and one diagonal step makes up for it; or, where the shorter side is 2, the walk ends one cell early. In every other
-// case all steps go to neighbours.
+// steps to neighbours change the colour. With an odd longer and an even shorter side they cannot join these two ends.
+// Then one step is diagonal, or, if the shorter side is 2, the walk ends one cell early. In every other case all steps
+// go to neighbours.
 TEST(Hilbert, StepsGoToNeighbours) {
     for (std::int64_t rows = 1; rows <= 72; ++rows)
         for (std::int64_t columns = 1; columns <= 72; ++columns) {
@@ -128,7 +128,7 @@ TEST(Hilbert, LargeCurves) {
         const std::int64_t rows = any_side(random), columns = any_side(random);
         check(rows * columns, columns);
     }
-    // As flat, as tall and as large as int64 has room for.
+    // The flattest, tallest and largest grids of int64.
     constexpr std::int64_t largest_even = INT64_MAX - 1;
     check(largest_even, largest_even / 2);
     check(largest_even, 2);
@@ -148,7 +148,7 @@ TEST(Hilbert, OneRowOrColumnIsLinear) {
     EXPECT_FALSE(Curve::hilbert(6, 3).is_linear());
 }
 
-// The runs of a window, found by following the curve.
+// Returns the runs of a window, found by following the curve.
 std::vector<annulus::Interval> runs_by_walk(const std::vector<std::int64_t> &positions, std::int64_t from,
                                             std::int64_t to) {
     std::vector<annulus::Interval> runs;
@@ -197,7 +197,7 @@ TEST(Hilbert, RunsOfWindows) {
     }
 }
 
-// A square of 2^60 positions: what is far from a short window is not looked at.
+// In a square of 2^60 positions, parts far from a short window are skipped.
 TEST(Hilbert, RunsOfLargeCurves) {
     constexpr std::int64_t side = std::int64_t{1} << 30, length = side * side;
     const Curve curve = Curve::hilbert(length, side);
@@ -220,7 +220,7 @@ TEST(Hilbert, RunsOfLargeCurves) {
 TEST(Hilbert, AutomaticWidth) {
     for (std::int64_t length = 1; length <= 20000; ++length)
         ASSERT_EQ(Curve::automatic_width(length), hilbert_columns(length)) << length;
-    // Squares and their neighbours, where a rounded square root would go wrong; primes have one row.
+    // Squares and their neighbours, for which a rounded square root would be wrong; primes have one row.
     for (const std::int64_t root : {94906267L, 999999937L, 3037000499L}) {
         EXPECT_EQ(Curve::automatic_width(root * root), root);
         EXPECT_EQ(Curve::automatic_width(root * root - 1), root + 1);
@@ -233,7 +233,7 @@ TEST(Hilbert, AutomaticWidth) {
     EXPECT_EQ(Curve::automatic_width(999'999'999'989), 999'999'999'989);
 }
 
-// Numbers put together from known primes, whose divisors are all products of these.
+// Products of known primes: all of their divisors are products of these primes.
 TEST(Hilbert, AutomaticWidthOfProductsOfPrimes) {
     std::vector<std::int64_t> primes;
     for (std::int64_t n = 2; n < 1 << 16; ++n)
@@ -241,7 +241,7 @@ TEST(Hilbert, AutomaticWidthOfProductsOfPrimes) {
             primes.push_back(n);
     std::mt19937_64 random(7);
     for (int sample = 0; sample < 3000; ++sample) {
-        // Few large ones or many small ones, some of them several times.
+        // Few large primes or many small ones, some of them several times.
         const auto most = static_cast<std::size_t>(std::min<std::uint64_t>(2ULL << random() % 13, primes.size()));
         std::int64_t length = 1;
         std::vector<std::int64_t> divisors = {1};
@@ -262,7 +262,7 @@ TEST(Hilbert, AutomaticWidthOfProductsOfPrimes) {
     }
 }
 
-// What no short search finds: primes, products of two large ones, squares, numbers that look like primes to one base.
+// Numbers that no short search divides: primes, products of two large ones, squares, pseudoprimes of one base.
 TEST(Hilbert, AutomaticWidthOfHardNumbers) {
     const std::clock_t start = std::clock();
     const std::int64_t p = 2147483647, q = 2147483629, large = 9223372036854775783;

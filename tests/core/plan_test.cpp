@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan's closed forms against counting position by position.
+// The plan's closed forms against a count position by position.
 #include "core/plan.hpp"
 
 #include "core/error.hpp"
@@ -19,7 +19,7 @@
 namespace annulus::test {
 namespace {
 
-// One problem out of many, printed where it fails.
+// One problem of many. It is printed if it fails.
 class RandomPlan : public testing::TestWithParam<int> {
   protected:
     RandomPlan() : problem_(random_problem(static_cast<std::uint64_t>(GetParam()))) {}
@@ -63,7 +63,7 @@ void expect_pairs(const Problem &problem) {
         all += estimate;
         const bool hilbert = spec.order == ANNULUS_ORDER_HILBERT && spec.dilation > 1;
         if (hilbert && (problem.window || (problem.causal && spec.query == ANNULUS_QUERY_EVERY)))
-            continue; // positions are taken as evenly spread
+            continue; // the closed form assumes evenly spread positions
         std::size_t counted = 0;
         for (std::int64_t j = 0; j < problem.query_length(); ++j)
             for (std::int32_t h = 0; h < problem.heads; ++h) {
@@ -96,7 +96,7 @@ TEST_P(RandomPlan, PairsOfWindowsAddUp) {
 
 INSTANTIATE_TEST_SUITE_P(Plan, RandomPlan, testing::Range(0, 150));
 
-// Many heads in groups of any size, of any of which a branch may serve a part, and dilations around their number.
+// Many heads in groups of any size, which branches may serve in part, and dilations around the number of heads.
 class RandomHeads : public testing::TestWithParam<int> {
   protected:
     RandomHeads() {
@@ -176,7 +176,7 @@ TEST_P(RandomHeads, UsersOfResiduesAreThoseOfTheDefinition) {
 
 INSTANTIATE_TEST_SUITE_P(Plan, RandomHeads, testing::Range(0, 200));
 
-// A billion positions: the plan is small and counts what arithmetic says.
+// A billion positions: the plan is small, and its counts are right.
 TEST(LargePlan, OfABillionPositions) {
     constexpr std::int64_t length = std::int64_t{1} << 30;
     constexpr std::int32_t heads = 32;
@@ -202,8 +202,8 @@ TEST(LargePlan, OfABillionPositions) {
     EXPECT_EQ(plan.pairs(ANNULUS_ALL_BRANCHES), pairs);
 }
 
-// 65,536 heads that share one head of keys, each with a residue of its own, in 64 branches. Every residue has 2^4 keys
-// in a sequence of 2^20 positions.
+// 65,536 heads share one key head, and each has a residue of its own, in 64 branches. Every residue has 2^4 keys in a
+// sequence of 2^20 positions.
 TEST(LargePlan, OfManyHeads) {
     annulus::Problem problem;
     problem.batch = 1;
@@ -225,7 +225,7 @@ TEST(LargePlan, OfManyHeads) {
     }
 }
 
-// Sizes at the end of 64 bits do not overflow.
+// Sizes at the limit of 64 bits do not overflow.
 TEST(LargePlan, OfTheLargestSegmentsAndDilations) {
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
     annulus::Problem problem;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Progressions and residues against counting element by element.
+// Progressions and residues against a count element by element.
 #include "core/progression.hpp"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(Progression, ClippedToARange) {
                     }
 }
 
-// Progressions that are small, or whose strides or starts are near the end of 64 bits.
+// Makes progressions that are small, or whose strides or starts are near the limit of 64 bits.
 class Generator {
   public:
     explicit Generator(std::uint64_t seed) : engine_(seed) {}
@@ -64,9 +64,10 @@ TEST(Progression, CommonElements) {
     Generator generator(1);
     for (int sample = 0; sample < 20000; ++sample) {
         const Progression a = generator.progression(), b = generator.progression();
-        const std::vector<std::int64_t> of_a = elements(a), of_b = elements(b);
+        const std::vector<std::int64_t> elements_a = elements(a), elements_b = elements(b);
         std::vector<std::int64_t> wanted;
-        std::set_intersection(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(), std::back_inserter(wanted));
+        std::set_intersection(elements_a.begin(), elements_a.end(), elements_b.begin(), elements_b.end(),
+                              std::back_inserter(wanted));
         ASSERT_EQ(elements(intersect(a, b)), wanted) << a.first << " + " << a.stride << " j, " << a.count << "; "
                                                      << b.first << " + " << b.stride << " j, " << b.count;
     }
@@ -85,14 +86,14 @@ TEST(Progression, Unions) {
             for (const std::int64_t x : elements(sets.back()))
                 wanted.insert(x);
         }
-        std::set<std::int64_t> of_kept;
+        std::set<std::int64_t> kept_elements;
         for (const Progression &set : without_contained(sets))
             for (const std::int64_t x : elements(set))
-                of_kept.insert(x);
-        ASSERT_EQ(of_kept, wanted);
+                kept_elements.insert(x);
+        ASSERT_EQ(kept_elements, wanted);
         std::int64_t terms = 1 << 20;
         ASSERT_EQ(count_union(sets, terms), wanted.size());
-        // With as many terms as it took it says the same, with one less nothing.
+        // With exactly the terms that it took it gives the same result; with one term less it gives nothing.
         const std::int64_t taken = (1 << 20) - terms;
         terms = taken;
         ASSERT_EQ(count_union(sets, terms), wanted.size());
@@ -104,7 +105,7 @@ TEST(Progression, Unions) {
     }
 }
 
-// The multiples of 40 primes below 2^60 are not to be counted so.
+// The union of the multiples of 40 primes below 2^60 takes too many terms.
 TEST(Progression, UnionsOfTooManyTerms) {
     std::vector<Progression> sets;
     for (std::int64_t p = 2; sets.size() < 40; ++p)

@@ -39,7 +39,7 @@ annulus_tensor float_tensor(std::int64_t first_element, const Sizes &shape, cons
     return tensor_at(base + static_cast<std::uintptr_t>(first_element) * 4, ANNULUS_FLOAT32, 4, shape, stride);
 }
 
-// The message of the argument error that `check` throws; "" when it throws none.
+// Returns the message of the argument error that `check` throws, or "" if it throws none.
 std::string complaint(const std::function<void()> &check) {
     try {
         check();
@@ -122,7 +122,7 @@ TEST(CheckTensor, AlignmentFollowsTheDtype) {
 }
 
 TEST(CheckTensor, AcceptsAnyStridesWhereNoUnitStrideIsAskedFor) {
-    // What lies at or beyond ndim is not read.
+    // Entries of shape and stride from ndim on are not read.
     const annulus_tensor lse = tensor_at(base, ANNULUS_FLOAT32, 3, {2, 3, 5, -1}, {1, 20, 4, -1});
     EXPECT_EQ(complaint([&] { check_tensor({"lse", &lse}, ANNULUS_FLOAT32, {2, 3, 5}, false); }), "");
     const annulus_tensor repeated = float_tensor(0, plain_shape, {0, 8, 0, 1});
@@ -155,7 +155,7 @@ TEST(CheckTensor, TheLastByteMayBeTheLastOfTheAddressSpace) {
 TEST(CheckOverlap, OutputsMayTouchButNotShare) {
     const annulus_tensor q = float_tensor(0, plain_shape, plain_stride);
     for (const std::int64_t first : {-241, -240, -239, 0, 239, 240, 241}) {
-        // Another row stride, so that only the byte ranges can tell.
+        // Another row stride, so that only the byte ranges are compared.
         const annulus_tensor out = float_tensor(first, {2, 3, 5, 8}, {120, 40, 8, 1});
         const bool apart = first <= -240 || first >= 240;
         EXPECT_EQ(overlap_complaint({{"q", &q}}, {{"out", &out}}).empty(), apart) << first;
@@ -205,7 +205,7 @@ TEST(CheckOverlap, ElementsOfAnOutputAreDistinct) {
     }
 }
 
-// One buffer of [B, N, 3, H, D] with dQ, dK and dV, of real size: the decision must not take time that grows with it.
+// dQ, dK and dV in one large buffer [B, N, 3, H, D]: the time of the check must not grow with its size.
 TEST(CheckOverlap, PackedTensorsInterleave) {
     const std::int64_t n = std::int64_t{1} << 36;
     const std::int64_t heads = 16;
@@ -217,20 +217,20 @@ TEST(CheckOverlap, PackedTensorsInterleave) {
     const annulus_tensor d_k = float_tensor(heads * dim, shape, stride);
     const annulus_tensor d_v = float_tensor(2 * heads * dim, shape, stride);
     EXPECT_EQ(overlap_complaint({}, {{"d_q", &d_q}, {"d_k", &d_k}, {"d_v", &d_v}}), "");
-    // One element to the side, the last element of a row of one is the first of the next one's.
+    // One element earlier: the last element of a row of one tensor is the first element of the next tensor's row.
     const annulus_tensor early = float_tensor(heads * dim - 1, shape, stride);
     EXPECT_EQ(overlap_complaint({}, {{"d_q", &d_q}, {"d_k", &early}, {"d_v", &d_v}}).find("d_q overlaps d_k;"), 0U);
     const annulus_tensor late = float_tensor(2 * heads * dim + 1, shape, stride);
     EXPECT_EQ(overlap_complaint({}, {{"d_q", &d_q}, {"d_k", &d_k}, {"d_v", &late}}).find("d_q overlaps d_v;"), 0U);
 }
 
-// [B, N, H + 2 G, D]: the strides agree, the numbers of heads do not.
+// [B, N, H + 2 G, D]: the strides agree, but the numbers of heads differ.
 TEST(CheckOverlap, PackedGroupedHeadsInterleave) {
     for (const std::int64_t kv_heads : {1, 2, 4}) {
         const std::int64_t heads = 8;
         const std::int64_t dim = 16;
         const std::int64_t row = (heads + 2 * kv_heads) * dim;
-        // With a single head, its stride may be any number.
+        // With a single head, the head stride may be any number.
         const std::int64_t kv_stride = kv_heads == 1 ? 12345 : dim;
         const annulus_tensor d_q = float_tensor(0, {2, 7, heads, dim}, {7 * row, row, dim, 1});
         const annulus_tensor d_k = float_tensor(heads * dim, {2, 7, kv_heads, dim}, {7 * row, row, kv_stride, 1});
@@ -263,13 +263,13 @@ std::set<std::uintptr_t> elements_of(const annulus_tensor &t, std::size_t &count
 }
 
 // Small tensors of any strides, half of them pairs of equal strides, against an enumeration of their elements. The
-// check may refuse too much only where strides differ or a tensor's own elements meet or interleave.
+// check may refuse too much only if strides differ, or if a tensor's own elements meet or interleave.
 TEST(CheckOverlap, AgreesWithEnumeration) {
     std::mt19937 random(20240917);
     const auto pick = [&](std::int64_t least, std::int64_t most) {
         return std::uniform_int_distribution<std::int64_t>(least, most)(random);
     };
-    // Strides of a packed buffer with gaps, its dimensions in any order in memory: such elements never meet.
+    // Strides of a packed buffer with gaps, with its dimensions in any order. Such elements never meet.
     const auto packed_strides = [&](const Sizes &shape) {
         std::array<std::size_t, 4> order{0, 1, 2, 3};
         std::shuffle(order.begin(), order.end(), random);
@@ -331,7 +331,7 @@ TEST(CheckOverlap, AgreesWithEnumeration) {
         if (ranges_meet && equal && packed)
             ++(meet ? met_interleaved : apart_interleaved);
     }
-    // The sweep saw enough of every kind.
+    // The sweep had enough cases of every kind.
     EXPECT_GT(apart_interleaved, 1000);
     EXPECT_GT(met_interleaved, 1000);
     EXPECT_GT(refused_repeats, 1000);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector kernels of every instruction set that this machine has, not only of the one that it would choose, against
-// the same operations in float64.
+// The vector kernels of every instruction set of this machine, not only of the set that it would choose, against the
+// same operations in float64.
 #include "cpu/simd/simd.hpp"
 
 #include "support/number.hpp"
@@ -62,7 +62,7 @@ std::vector<Set> sets() {
     return all;
 }
 
-// Runs a test on both types of a set.
+// Runs a test with both types of a set.
 class Simd : public testing::TestWithParam<Set> {
   protected:
     template <class Test> void on_both_types(const Test &test) const {
@@ -152,8 +152,8 @@ TEST_P(Simd, RowArithmetic) {
     });
 }
 
-// Row-major A (or, stored transposed, [k, a_column]) times packed B, at sizes around those of the kernels' tiles. What
-// lies behind C must stay.
+// Row-major A (or, stored transposed, [k, a_column]) times packed B, at sizes around those of the kernels' tiles.
+// Memory behind C must not change.
 TEST_P(Simd, ProductsOfTiles) {
     on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype dtype) {
         const double unit = rounding_unit(dtype);
@@ -238,9 +238,9 @@ TEST_P(Simd, RunningSoftmax) {
         for (const int keys : {1, 3, 4, 17, 64}) {
             std::vector<T> scores = random_values<T>(keys * group_columns, 20, ++seed);
             for (int key = 0; key < keys; ++key) {
-                scores[key * group_columns] = static_cast<T>(-infinity);                                // never a key
-                scores[key * group_columns + 1] = keys < 4 ? static_cast<T>(-infinity) : T{1};          // none at first
-                scores[key * group_columns + 2] = keys < 4 ? T{1} : static_cast<T>(-infinity);          // none any more
+                scores[key * group_columns] = static_cast<T>(-infinity);                       // never a key
+                scores[key * group_columns + 1] = keys < 4 ? static_cast<T>(-infinity) : T{1}; // no key at first
+                scores[key * group_columns + 2] = keys < 4 ? T{1} : static_cast<T>(-infinity); // no key later on
                 scores[key * group_columns + 3] = static_cast<T>(dtype == ANNULUS_FLOAT32 ? 5e3 : 5e5); // far from 0
             }
             const std::vector<T> given = scores, m_before = m;
@@ -258,7 +258,7 @@ TEST_P(Simd, RunningSoftmax) {
                 const auto near_power = [&](double got, double score) {
                     const double wanted = std::exp2(score - base);
                     const double size = score == -infinity ? 0 : 1 + std::fabs(score) + std::fabs(base);
-                    return std::fabs(got - wanted) <= unit * size * wanted + 1e-37; // below, powers are 0
+                    return std::fabs(got - wanted) <= unit * size * wanted + 1e-37; // smaller powers are 0
                 };
                 ASSERT_EQ(m[c], greatest);
                 ASSERT_NEAR(l[c], sum, 100 * unit * sum);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU quota of cgroups, as systems lay them out: files of a made-up root.
+// The CPU quota of cgroups, for the file layouts of several systems, as files below a made-up root.
 #include "cpu/thread_count.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A root directory with these files, as long as it lives.
+// A root directory with these files, during the lifetime of the object.
 class Root {
   public:
     Root(std::initializer_list<std::pair<std::string, std::string>> files) {
@@ -48,7 +48,7 @@ const std::string disk = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\
                   v1_sets = "34 31 0:30 / /sys/fs/cgroup/cpuset rw shared:10 - cgroup cgroup rw,cpuset\n";
 
 TEST(CpuQuota, OfVersion2) {
-    // The host: of the service itself, and the least of the service and its parents.
+    // On the host: the quota of the service itself, and the lowest of the service and its parents.
     const std::string service = "0::/system.slice/job.service\n";
     EXPECT_EQ(Root({{own, service},
                     {mounts, disk + v2},
@@ -63,7 +63,7 @@ TEST(CpuQuota, OfVersion2) {
                     {"sys/fs/cgroup/other.slice/cpu.max", "1000 100000\n"}})
                   .quota(),
               2);
-    // A container, whose namespace makes its own cgroup the root.
+    // In a container whose namespace makes its own cgroup the root.
     EXPECT_EQ(Root({{own, "0::/\n"}, {mounts, disk + v2}, {"sys/fs/cgroup/cpu.max", "150000 100000\n"}}).quota(), 2);
 }
 
@@ -79,7 +79,7 @@ TEST(CpuQuota, OfVersion1) {
                     {directory + "user/job/cpu.cfs_period_us", "50000\n"}})
                   .quota(),
               5);
-    // A container without a namespace of its own: the mount begins at its cgroup.
+    // In a container without a namespace of its own: the mount begins at its cgroup.
     EXPECT_EQ(
         Root({{own, "4:cpu,cpuacct:/docker/c0ffee\n"},
               {mounts, "33 31 0:29 /docker/c0ffee /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"},
@@ -87,7 +87,7 @@ TEST(CpuQuota, OfVersion1) {
               {directory + "cpu.cfs_period_us", "100000\n"}})
             .quota(),
         3);
-    // The mount of another one, whose name begins alike.
+    // The mount of another container, whose name begins in the same way.
     EXPECT_EQ(Root({{own, "4:cpu,cpuacct:/docker/c0ffee\n"},
                     {mounts, "33 31 0:29 /docker/c0 /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"},
                     {directory + "cpu.cfs_quota_us", "300000\n"},

@@ -8,7 +8,7 @@ namespace annulus::test {
 
 namespace {
 
-// Makes a device the thread's current one for as long as it lives.
+// Makes a device the thread's current one during the lifetime of the object.
 class CurrentDevice {
   public:
     explicit CurrentDevice(int index) {

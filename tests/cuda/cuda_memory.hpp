@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a CUDA device, and other things of CUDA that the tests need.
+// Memory of a CUDA device for tests, and other helpers for CUDA.
 #pragma once
 
 #include "support/memory.hpp"
@@ -10,14 +10,14 @@
 
 namespace annulus::test {
 
-// Throws with CUDA's words unless `status` is success.
+// Throws with CUDA's error text unless `status` is success.
 void check_cuda(cudaError_t status);
 
 class CudaMemory : public Memory {
   public:
     enum class Order { legacy_stream, own_stream };
 
-    // own_stream: one that does not wait for the legacy stream. It is made when it is first used.
+    // own_stream: a stream that does not wait for the legacy stream, made when it is first used.
     explicit CudaMemory(Order order = Order::own_stream, int index = 0) : order_(order), index_(index) {}
     ~CudaMemory() override;
     CudaMemory(const CudaMemory &) = delete;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Skips the whole program where there is no CUDA device or, with ONLY_CAPABILITY or LEAST_CAPABILITY, where the first
-// is of another compute capability than that, or of an older one. Exact results are those of the engine `cpu`.
+// Skips the whole program if there is no CUDA device. With ONLY_CAPABILITY or LEAST_CAPABILITY it also skips if the
+// first device has another compute capability, or an older one. Exact results are those of the engine `cpu`.
 #include "cuda/cuda_memory.hpp"
 
 #include "support/run.hpp"
@@ -11,7 +11,7 @@
 
 int main(int argc, char **argv) {
     testing::InitGoogleTest(&argc, argv);
-    // Not by annulus, which sees none where its plugin cannot be loaded: then the tests must fail.
+    // Asks CUDA, not annulus: annulus sees no device if its plugin cannot be loaded, and then the tests must fail.
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
         std::printf("skipped: no CUDA device\n");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on GPUs with a subject's engine: over the local transport, several on one GPU where there are too few, and over
-// NCCL with two or more.
+// Ranks on GPUs with a subject's engine: over the local transport, with several ranks on a GPU if there are too few
+// GPUs, and over NCCL with two or more GPUs.
 #include "ranks/ranks_subject.hpp"
 
 #include "cuda/cuda_memory.hpp"
@@ -34,7 +34,7 @@ const std::vector<Comm> &local_comms(int ranks) {
     return comms = make_local_comms(ranks);
 }
 
-// Kept: it takes long to make them.
+// Kept between tests: making them takes long.
 const std::vector<Comm> &nccl_comms(int ranks) {
     static std::map<int, std::vector<Comm>> all;
     std::vector<Comm> &comms = all[ranks];
@@ -47,7 +47,7 @@ const std::vector<Comm> &nccl_comms(int ranks) {
     return comms;
 }
 
-// An engine that refuses anything refuses shards that cut a segment in Hilbert order.
+// An engine that can refuse problems refuses shards that cut a segment in Hilbert order.
 const char *refusal_of_shards(const Problem &problem) {
     for (const BranchSpec &branch : problem.branches)
         if (branch.order == ANNULUS_ORDER_HILBERT && branch.dilation > 1)
@@ -71,7 +71,7 @@ std::vector<annulus_dtype> ranks_rule_dtypes() {
     return ranks_dtypes();
 }
 
-// Two are enough.
+// Two dtypes are enough.
 std::vector<annulus_dtype> ranks_dtypes() {
     std::vector<annulus_dtype> dtypes = subject_dtypes();
     dtypes.resize(2);

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # sanitize.sh DIRECTORY TOOL PROGRAM: runs a small part of a program in DIRECTORY under a tool of compute-sanitizer.
-# Fails on any error. Exits 77 where there is no compute-sanitizer or no GPU that the program takes. meson.build lists
-# the pairs of tools and programs.
+# Fails on any error. Exits with 77 if there is no compute-sanitizer, or no GPU that the program accepts. meson.build
+# lists the pairs of tools and programs.
 set -eu
 programs=$1 tool=$2 program=$3
 sanitizer=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer) || {
@@ -11,7 +11,7 @@ sanitizer=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compu
 }
 
 case $tool in
-# Racecheck takes seconds a case. Warps share memory in one way whichever rows a query rule, gaps or a window give them.
+# Racecheck takes seconds a case. Warps share memory in the same way for every query rule, gap and window.
 racecheck) rules=interleave_dilated names='dim_48 dim_256 length_129 packed grouped hilbert_image' ;;
 *) rules=interleave names='dim_48 dim_256 length_129 gaps packed window grouped hilbert_image' ;;
 esac
@@ -20,15 +20,16 @@ for name in $names; do
     table=$table:'Named/Table*/*'$name'*'
 done
 case "$tool $program" in
-# In float32 alone: the tool breaks down over cuBLAS's tensor core kernels, and ours are the same for every dtype.
+# float32 alone: the tool fails on cuBLAS's tensor core kernels, and our kernels are the same for every dtype.
 'racecheck gemm_table' | 'synccheck gemm_table') filter=$(printf %s "$table" | sed 's/:/float32:/g; s/$/float32/') ;;
 *_ranks_table)
-    # Ranks on one GPU, which have their kernels in common: rows of closed form and listed ones, unaligned ones.
+    # Ranks on one GPU, which share their kernels: messages with closed-form rows, with listed rows and with unaligned
+    # rows.
     export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
     CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*}
     case $tool in
     memcheck) filter='Rules/Table*interleave_residue_linear*:Named/Table*/*dim_48*:Seeds/Random*/1?' ;;
-    # Not racecheck over ranks: it loses track of launches by several threads, and reports that as a hazard.
+    # No racecheck over ranks: it loses track of launches by several threads, and reports that as a hazard.
     synccheck) filter='Rules/Table*interleave_residue_linear*float32' ;;
     esac
     ;;
@@ -51,7 +52,7 @@ export ANNULUS_TEST_QUICK=1
     echo "sanitize.sh: no case of $program fits the filter $filter"
     exit 1
 }
-# memcheck also watches cuBLAS's kernels where they use our addresses. What they do among themselves we do not check.
+# memcheck also checks cuBLAS's kernels on our memory. We do not check what they do with each other.
 case $tool in
 memcheck) set -- ;;
 *) set -- --kernel-name kns=annulus ;;

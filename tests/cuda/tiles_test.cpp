@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of many tiles and key chunks, none of which ends where a tile does: a GPU engine against the cpu engine in
-// float64. Small limits of the workspace cut them into more pieces.
+// Sequences of many tiles and key chunks, whose ends are not the ends of tiles: a GPU engine against the cpu engine in
+// float64. Small workspace limits cut them into more pieces.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -115,7 +115,7 @@ std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
 
 INSTANTIATE_TEST_SUITE_P(Sequences, Tiles, testing::ValuesIn(tiled_problems()), name_of);
 
-// TF32 rounds the factors of a product to 11 bits. What it may not do is touch more than that.
+// TF32 rounds the factors of a product to 11 bits. It must not change more than that.
 TEST(Tf32, IsRounding) {
     if (!subject_takes(ANNULUS_FLOAT32))
         GTEST_SKIP() << "the engine has no float32";
@@ -135,7 +135,7 @@ TEST(Tf32, IsRounding) {
     expect_near("d_v", got.d_v, exact.d_v, tolerance);
 }
 
-// Not even those that a GPU makes, whose digits are all set.
+// This includes NaNs that a GPU makes, whose digits are all set.
 TEST(Tf32, LeavesNan) {
     if (!subject_takes(ANNULUS_FLOAT32))
         GTEST_SKIP() << "the engine has no float32";
@@ -146,11 +146,11 @@ TEST(Tf32, LeavesNan) {
         Inputs inputs = random_inputs(problem, 3);
         (inputs.*tensor)[0] = std::numeric_limits<double>::quiet_NaN();
         const Results results = run(problem, inputs, options);
-        // Of the first row, which is among those that are reached.
+        // The first row is among the rows that the NaN reaches.
         EXPECT_TRUE(std::isnan(results.out[0]));
         EXPECT_TRUE(std::isnan(results.d_q[0]));
         EXPECT_TRUE(std::isnan(results.d_k[0]));
-        EXPECT_TRUE(std::isnan(results.d_v[0]) || tensor == &Inputs::v); // V has no part in it
+        EXPECT_TRUE(std::isnan(results.d_v[0]) || tensor == &Inputs::v); // V does not enter dV
     }
 }
 

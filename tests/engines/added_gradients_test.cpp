@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that are added to what is there, and float32 gradients of inputs of 16 bits. What a call adds is found by
-// adding to zeros, in the widest dtype, and compared with the reference's plain gradients in float64. Every other way
-// to write gradients must then give what follows from it, to the bit.
+// Gradients that are added to the tensors' contents, and float32 gradients of 16-bit inputs. What a call adds is found
+// by adding to zeros in the widest dtype. It is compared with the reference's plain gradients in float64. Every other
+// way of writing gradients must then match it to the bit.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -45,10 +45,10 @@ std::vector<Specs> all_specs(annulus_dtype dtype) {
     return all;
 }
 
-// Sequences of a call; none: the rows are one.
+// Starts of the sequences of a call; empty: all rows are one sequence.
 using Starts = std::vector<std::int64_t>;
 
-// What the tensors of gradients hold after a backward call.
+// Returns the contents of the gradients' tensors after a backward call.
 Gradients gradients_of(const Problem &problem, Inputs inputs, const Gradients &before, const RunOptions &options,
                        const Starts &starts = {}) {
     inputs.d_q = before[0];
@@ -74,7 +74,7 @@ Gradients like(const Problem &problem, double value) {
     return {std::vector<double>(problem.q_size(), value), keys, keys};
 }
 
-// Numbers of the dtypes that the gradients have, with some NaN and many -0.
+// Returns numbers of the gradients' dtypes, some of them NaN and many of them -0.
 Gradients random_before(const Problem &problem) {
     std::mt19937_64 generator(11);
     std::normal_distribution<double> normal(0, 0.1);
@@ -88,7 +88,7 @@ Gradients random_before(const Problem &problem) {
     return before;
 }
 
-// What a call adds.
+// Returns what a call adds.
 Gradients added(const Problem &problem, const Inputs &inputs, const RunOptions &options, const Starts &starts = {}) {
     Problem wide = problem;
     const GradientSpec spec = is_half(problem.dtype) ? adds_float32 : adds;
@@ -96,7 +96,7 @@ Gradients added(const Problem &problem, const Inputs &inputs, const RunOptions &
     return gradients_of(wide, inputs, like(problem, 0), options, starts);
 }
 
-// Whether the row of D elements that this one belongs to is 0.
+// True if all D elements of the row that contains this element are 0.
 bool is_in_empty_row(const std::vector<double> &values, std::size_t index, std::size_t dim) {
     const auto begin = values.begin() + static_cast<std::ptrdiff_t>(index / dim * dim);
     return std::all_of(begin, begin + static_cast<std::ptrdiff_t>(dim), [](double value) { return value == 0; });
@@ -106,7 +106,7 @@ std::uint64_t bits(double value) {
     return std::bit_cast<std::uint64_t>(value);
 }
 
-// What an element must be; `was` itself where nothing came to its row.
+// Returns what an element must be, which is `was` if nothing was added to its row.
 double wanted_of(const Problem &problem, std::size_t i, double was, double gradient, bool is_untouched) {
     if (!problem.gradients[i].adds)
         return round_to(problem.gradient_dtype(i), gradient);
@@ -114,7 +114,7 @@ double wanted_of(const Problem &problem, std::size_t i, double was, double gradi
     return is_untouched ? was : round_to(problem.gradient_dtype(i), sum);
 }
 
-// Returns how many rows that are added to got nothing.
+// Returns the number of rows that are added to and get nothing.
 int expect_written(const Problem &problem, const Gradients &got, const Gradients &before, const Gradients &gradients) {
     int untouched = 0;
     const auto dim = static_cast<std::size_t>(problem.dim);
@@ -162,16 +162,16 @@ std::vector<NamedProblem> problems() {
                        .branches = {{.segment = 40}, {.segment = 120, .dilation = 4}},
                        .window = QueryWindow{35, 90},
                        .layout = Layout::packed});
-        // Above 64 columns `fused` would store dS where it adds, but not where it also writes zeros (notes.md).
+        // Above 64 columns `fused` would store dS if it adds, but not if it also writes zeros (notes.md).
         add("curve", {.length = 200,
                       .heads = 2,
                       .dim = 40,
                       .branches = {{.segment = 100, .dilation = 2, .order = ANNULUS_ORDER_HILBERT}}});
     }
-    std::vector<NamedProblem> of_dtypes = with_dtypes(all, subject_dtypes());
-    for (NamedProblem &named : of_dtypes)
+    std::vector<NamedProblem> problems = with_dtypes(all, subject_dtypes());
+    for (NamedProblem &named : problems)
         named.problem = taken(named.problem, subject());
-    return of_dtypes;
+    return problems;
 }
 
 class AddedGradients : public testing::TestWithParam<NamedProblem> {
@@ -181,7 +181,7 @@ class AddedGradients : public testing::TestWithParam<NamedProblem> {
     const Inputs inputs_ = random_inputs(problem_, 5);
 };
 
-// All specs write what the widest says, whose workspace is told to the byte.
+// All specs write what the widest one gives. The announced workspace is exact to the byte.
 TEST_P(AddedGradients, AreSumsRoundedOnce) {
     const Gradients gradients = added(problem_, inputs_, options_);
     const Results exact = run_exact(problem_, inputs_);
@@ -200,7 +200,7 @@ TEST_P(AddedGradients, AreSumsRoundedOnce) {
     }
 }
 
-// Plain gradients of 16 bits are a rounding further from the truth.
+// Plain 16-bit gradients are less exact by one more rounding.
 TEST_P(AddedGradients, OfFloat32AreMoreExact) {
     if (!is_half(problem_.dtype))
         GTEST_SKIP() << "the gradients are wider than 16 bits";
@@ -221,7 +221,7 @@ TEST_P(AddedGradients, OfFloat32AreMoreExact) {
     }
 }
 
-// The rows that a NaN of K and dO reaches are those of plain gradients, whatever is added to.
+// A NaN of K and dO reaches the same rows as in plain gradients, whatever the gradients are added to.
 TEST_P(AddedGradients, NanReachesTheSameRows) {
     Inputs inputs = inputs_;
     for (int d = 0; d < problem_.dim; ++d) {
@@ -246,7 +246,7 @@ TEST_P(AddedGradients, NanReachesTheSameRows) {
     }
 }
 
-// Rows of no sequence get nothing: zeros where gradients are overwritten, what was there where they are added to.
+// Rows of no sequence become zero where gradients are overwritten, and stay as they are where gradients are added.
 TEST_P(AddedGradients, OfSequencesWithGaps) {
     const Starts starts = {3, 40, 40, problem_.length / 2, problem_.length - 9};
     const Gradients gradients = added(problem_, inputs_, options_, starts);
@@ -264,7 +264,7 @@ TEST_P(AddedGradients, OfSequencesWithGaps) {
         const Gradients before = random_before(problem);
         const int untouched =
             expect_written(problem, gradients_of(problem, inputs_, before, options_, starts), before, gradients);
-        // 3 rows before and 9 behind, at least, where the window has them.
+        // At least 3 rows before the sequences and 9 behind them, if they are in the window.
         const bool has_untouched = !problem.window && specs != Specs{float32, float32, float32};
         EXPECT_GE(untouched, has_untouched ? 12 : 0);
     }

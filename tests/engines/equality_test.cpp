@@ -33,7 +33,7 @@ TEST(Equality, GroupedKvIsRepeatedHeads) {
     Inputs copies = inputs;
     copies.k.assign(repeated.kv_size(), 0);
     copies.v.assign(repeated.kv_size(), 0);
-    const auto kv_index = [&](std::size_t element) { // of a repeated K or V element, the one it is a copy of
+    const auto kv_index = [&](std::size_t element) { // for an element of repeated K or V, the element that it copies
         const std::size_t head = element / grouped.dim % repeated.kv_heads;
         const std::size_t position = element / grouped.dim / repeated.kv_heads;
         return (position * grouped.kv_heads + head / 3) * grouped.dim + element % grouped.dim;
@@ -53,8 +53,8 @@ TEST(Equality, GroupedKvIsRepeatedHeads) {
     expect_equal(run(grouped, inputs), wanted);
 }
 
-// Heads shared out among processes: each gets for its heads what one call has for all. Two shards cut through rows of
-// heads that share a residue, and one branch serves no head of the last.
+// Each process gets for its share of the heads what one call has for all heads. Two shards cut rows of heads that share
+// a residue, and one branch serves no head of the last shard.
 TEST(Equality, HeadShardsHaveTheResultsOfAllHeads) {
     Problem all = {.length = 131,
                    .heads = 12,
@@ -66,38 +66,38 @@ TEST(Equality, HeadShardsHaveTheResultsOfAllHeads) {
                                 {.segment = 16, .dilation = 4, .query = ANNULUS_QUERY_EVERY, .first_head = 5}}};
     const Inputs inputs = random_inputs(all, 5);
     for (const auto engine : {ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU}) {
-        const Results of_all = run(all, inputs, {.engine = engine});
+        const Results all_results = run(all, inputs, {.engine = engine});
         Problem shard = all;
         shard.heads = 4;
         shard.kv_heads = 2;
         for (shard.head_shard = {0, 12}; shard.head_shard.first < 12; shard.head_shard.first += 4) {
-            const auto slice = [&](const std::vector<double> &rows, std::int32_t heads, std::int32_t of_shard) {
+            const auto slice = [&](const std::vector<double> &rows, std::int32_t heads, std::int32_t shard_heads) {
                 const std::int64_t begin = std::int64_t{shard.head_shard.first} * heads / all.heads * all.dim;
                 std::vector<double> part;
                 for (std::int64_t n = 0; n < all.length; ++n) {
                     const auto first = rows.begin() + n * heads * all.dim + begin;
-                    part.insert(part.end(), first, first + std::int64_t{of_shard} * all.dim);
+                    part.insert(part.end(), first, first + std::int64_t{shard_heads} * all.dim);
                 }
                 return part;
             };
-            const auto of_q = [&](const std::vector<double> &rows) { return slice(rows, 12, 4); };
-            const auto of_k = [&](const std::vector<double> &rows) { return slice(rows, 6, 2); };
-            const auto of_lse = [&](const std::vector<double> &rows) {
+            const auto slice_q = [&](const std::vector<double> &rows) { return slice(rows, 12, 4); };
+            const auto slice_k = [&](const std::vector<double> &rows) { return slice(rows, 6, 2); };
+            const auto slice_lse = [&](const std::vector<double> &rows) {
                 const auto first = rows.begin() + shard.head_shard.first * all.length;
                 return std::vector<double>(first, first + 4 * all.length);
             };
             Inputs own = inputs;
-            own.q = of_q(inputs.q);
-            own.k = of_k(inputs.k);
-            own.v = of_k(inputs.v);
-            own.d_out = of_q(inputs.d_out);
-            own.d_lse = of_lse(inputs.d_lse);
+            own.q = slice_q(inputs.q);
+            own.k = slice_k(inputs.k);
+            own.v = slice_k(inputs.v);
+            own.d_out = slice_q(inputs.d_out);
+            own.d_lse = slice_lse(inputs.d_lse);
             Results wanted;
-            wanted.out = of_q(of_all.out);
-            wanted.lse = of_lse(of_all.lse);
-            wanted.d_q = of_q(of_all.d_q);
-            wanted.d_k = of_k(of_all.d_k);
-            wanted.d_v = of_k(of_all.d_v);
+            wanted.out = slice_q(all_results.out);
+            wanted.lse = slice_lse(all_results.lse);
+            wanted.d_q = slice_q(all_results.d_q);
+            wanted.d_k = slice_k(all_results.d_k);
+            wanted.d_v = slice_k(all_results.d_v);
             expect_equal(run(shard, own, {.engine = engine}), wanted);
         }
     }
@@ -118,8 +118,8 @@ TEST(Equality, HeadShardMustHaveTheCallsHeads) {
     run(problem, inputs);
 }
 
-// A long job done in pieces: cut at multiples of 128 positions for each step of the largest dilation, rounded up to a
-// power of two, the forward results are the same bits.
+// A long job is done in pieces. They are cut at multiples of 128 positions for each step of the largest dilation,
+// rounded up to a power of two. The forward results are the same bits.
 TEST(Equality, LongJobInPiecesIsBitEqual) {
     const Problem whole = {.length = 40000,
                            .heads = 1,
@@ -140,7 +140,7 @@ TEST(Equality, LongJobInPiecesIsBitEqual) {
     }
 }
 
-// Half precision is float32 inside: for the same inputs the results are those of float32, rounded to nearest.
+// Half precision is float32 inside: the results for the same inputs are those of float32, rounded to nearest.
 TEST(Equality, HalfPrecisionIsFloat32RoundedAtTheEnd) {
     for (const auto engine : {ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU})
         for (const auto dtype : {ANNULUS_BFLOAT16, ANNULUS_FLOAT16}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sweep of random small problems with extreme patterns, factors and numbers: each result of the engine under test,
-// and of the reference on tensors of the same dtype, is what annulus/attention.h promises of it.
+// A sweep of random small problems with extreme patterns, factors and numbers. Each result of the engine under test,
+// and of the reference on tensors of the same dtype, is what annulus/attention.h promises for it.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -25,7 +25,7 @@ class Extremes {
   public:
     explicit Extremes(std::uint64_t seed) : engine_(seed) {}
 
-    // Brings the pattern and the factor to the edge of what there is.
+    // Sets the pattern and the factor to extreme values.
     void change(Problem &problem) {
         constexpr double scales[] = {0, -0.5, 1, -3, 1e-36, 1e-20, 1e20, 1e36, -1e36};
         if (chance(0.4))
@@ -43,7 +43,7 @@ class Extremes {
                 branch.segment = problem.length + number(1, 1000);
                 branch.width = 0;
                 break;
-            case 2: // a class for each place, and classes of none
+            case 2: // a class for each place, and empty classes
                 branch.dilation = w + number(0, 5);
                 break;
             case 3:
@@ -76,7 +76,7 @@ class Extremes {
     void change(std::vector<double> &values, annulus_dtype dtype, std::int64_t row) {
         const bool is_wide = dtype == ANNULUS_FLOAT64, is_narrow = dtype == ANNULUS_FLOAT16;
         const double digits = is_wide ? 150 : is_narrow ? 4 : 30;
-        if (chance(0.3)) { // all of them
+        if (chance(0.3)) { // all numbers
             const double factor = chance(0.5) ? power(-digits, digits) : power(-2, 4);
             for (double &value : values)
                 value *= factor;
@@ -91,17 +91,17 @@ class Extremes {
             large = is_narrow ? 1e4 : 1e30;
         const double finite[] = {0, -0.0, least, -3 * least, 40 * least, large, -large, 1 / large, largest, -largest};
         const double others[] = {inf, -inf, std::numeric_limits<double>::quiet_NaN()};
-        if (chance(0.5)) { // some
+        if (chance(0.5)) { // some numbers
             const double rate = power(-3, -0.7);
             const std::int64_t kinds = chance(0.5) ? 5 : std::size(finite);
             for (double &value : values)
                 if (chance(rate))
                     value = finite[number(0, kinds - 1)];
         }
-        if (chance(0.25)) // few
+        if (chance(0.25)) // few numbers
             for (std::int64_t count = number(1, 3); count > 0; --count)
                 values[static_cast<std::size_t>(number(0, std::ssize(values) - 1))] = others[number(0, 2)];
-        if (chance(0.2)) { // a row
+        if (chance(0.2)) { // one row
             const std::int64_t first = number(0, std::ssize(values) / row - 1) * row;
             const double value = chance(0.5) ? others[number(0, 2)] : finite[number(0, std::size(finite) - 1)];
             std::fill_n(values.begin() + first, row, value);

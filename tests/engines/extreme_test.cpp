@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers at the edges of the type of accumulation, held against what annulus/attention.h promises there: the right
-// result, or an infinity or NaN, but never another finite number.
+// Numbers at the limits of the type of accumulation, against what annulus/attention.h promises there. A result is
+// right, or it is an infinity or NaN, but never another finite number.
 #include "engines/subject.hpp"
 
 #include "support/compare.hpp"
@@ -16,7 +16,7 @@
 namespace annulus::test {
 namespace {
 
-// Of a row of O: its place in the results, and the keys that its query attends to.
+// A row of O: its index in the results, and the keys that its query attends to.
 struct Row {
     std::size_t out, statistic;
     std::int32_t head;
@@ -33,7 +33,7 @@ template <class Use> void for_each_row(const Problem &problem, Use use) {
                     mask.keys(problem.query_start() + j, h)});
 }
 
-// Patterns with and without rows that see no key; lengths that no segment divides.
+// Patterns with and without rows that see no key, and lengths that no segment divides.
 std::vector<std::pair<std::string, Problem>> patterns() {
     return {
         {"dense", {.length = 67, .dim = 16}},
@@ -57,7 +57,7 @@ class Extreme : public testing::TestWithParam<std::tuple<annulus_dtype, std::siz
         problem_.dtype = std::get<0>(GetParam());
     }
 
-    // The problem with these scores' scale, where the engine takes it.
+    // Sets the scale of the scores. Returns false if the engine refuses the problem.
     bool accept(double scale) {
         problem_.scale = scale;
         return !subject().refusal_of(problem_);
@@ -76,8 +76,8 @@ class Extreme : public testing::TestWithParam<std::tuple<annulus_dtype, std::siz
     Problem problem_;
 };
 
-// Scores far below the least number of the type, of finite inputs: such a row has keys, so it must not come out as one
-// without.
+// Finite inputs give scores below the lowest number of the type. Such a row has keys, so its result must not be that of
+// a row without keys.
 TEST_P(Extreme, ScoresOfMinusInfinityAreNotTakenForNoKeys) {
     const double size = problem_.dtype == ANNULUS_FLOAT64 ? 1e160 : is_half_range() ? 1e4 : 1e25;
     if (!accept(is_half_range() ? 1e36 : 1))
@@ -98,7 +98,7 @@ TEST_P(Extreme, ScoresOfMinusInfinityAreNotTakenForNoKeys) {
     });
 }
 
-// The factor on Q . K must not overflow before the product is there.
+// The factor of Q . K must not overflow before the product is computed.
 TEST_P(Extreme, ScaleOverflowsOnlyWithTheScore) {
     if (is_half_range())
         GTEST_SKIP() << "the range of float16 is too small";
@@ -123,7 +123,7 @@ TEST_P(Extreme, ScaleOverflowsOnlyWithTheScore) {
         ASSERT_TRUE(results.lse[i] == exact.lse[i] || std::fabs(results.lse[i] - exact.lse[i]) < 1e-4);
 }
 
-// With one key in reach O is V whatever the score, if it is a number. An LSE so large says too little of a probability
+// If one key is visible, O is V for any score that is a number. Such a large LSE is too inexact to give probabilities
 // for gradients.
 TEST_P(Extreme, OneKeyOfLargeScore) {
     problem_.branches = {{.segment = 1}};
@@ -152,7 +152,7 @@ TEST_P(Extreme, OneKeyOfLargeScore) {
     });
 }
 
-// Random magnitudes over the whole range, zeros and subnormal numbers among them.
+// Random magnitudes over the whole range, including zeros and subnormal numbers.
 TEST_P(Extreme, ForwardIsRightOrNoNumber) {
     if (!accept(0.25))
         GTEST_SKIP() << "not this engine's";
@@ -162,7 +162,7 @@ TEST_P(Extreme, ForwardIsRightOrNoNumber) {
         std::mt19937_64 generator(seed);
         std::uniform_real_distribution<double> exponent(least, most), uniform(-1, 1);
         Inputs inputs = random_inputs(problem_, seed, false);
-        // All of a head's queries together are large or small, and its keys the other way round or not.
+        // In each head all queries are large or all are small. The keys are the opposite, or independent of that.
         const double q_exponent = exponent(generator);
         const double k_exponent = seed % 2 ? exponent(generator) : std::clamp(1 - q_exponent, least, most);
         for (double &value : inputs.q)
@@ -174,7 +174,7 @@ TEST_P(Extreme, ForwardIsRightOrNoNumber) {
         forward.backward = false;
         const Results results = run(problem_, inputs, forward);
         const Results exact = run_exact(problem_, inputs, false, ANNULUS_ENGINE_REFERENCE);
-        // Scores up to there have results that are numbers.
+        // Scores up to this size give results that are numbers.
         const double largest = wide ? 1e15 : 6e7, fraction = std::pow(2, wide ? -49 : -20);
         for_each_row(problem_, [&](const Row &row) {
             double product = 0, value = 0; // the greatest sum of |q k|, and |v|
@@ -203,8 +203,8 @@ TEST_P(Extreme, ForwardIsRightOrNoNumber) {
 
 class TinyFactor : public testing::TestWithParam<annulus_dtype> {};
 
-// Two keys in reach, whose scores are far apart. The gradient of the lower score is so large that dQ is an ordinary
-// number, though the factor times the key's probability is none that the type has.
+// Two visible keys have scores far apart. The gradient of the lower score is so large that dQ is an ordinary number.
+// But the factor times that key's probability is too small for the type.
 TEST_P(TinyFactor, TimesASmallProbabilityLosesNoGradient) {
     const annulus_dtype dtype = GetParam();
     if (dtype == ANNULUS_FLOAT16)
@@ -227,7 +227,7 @@ TEST_P(TinyFactor, TimesASmallProbabilityLosesNoGradient) {
     }
     const double low = 1 / (1 + std::exp(factor * high)), d_score = low * (1 - low) * gradient; // of the odd keys
     const Results results = run(problem, inputs, subject());
-    // P and dS are rounded to the type; P is off by the rounding of LSE, 25, which is float32's at least.
+    // P and dS are rounded to the type. P also has the rounding error of LSE, 25, which is at least that of float32.
     const double tolerance =
         (8 * rounding_unit(dtype) + 200 * rounding_unit(statistics_dtype(dtype))) * factor * d_score;
     for (std::size_t row = 0; row < length; ++row) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engines and the plain formula against numbers that LongNet's published code gave: ../golden/longnet.txt, which
-// says how they were made and what the inputs are.
+// The engines and the plain formula against results of LongNet's published code: ../golden/longnet.txt. That file says
+// how they were made and what the inputs are.
 #include "support/compare.hpp"
 #include "support/plain.hpp"
 

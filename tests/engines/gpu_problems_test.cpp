@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine `cpu` in float64 against the reference, on problems of cuda/fused. Tests on GPUs take its results for the
+// The engine `cpu` in float64 against the reference, on problems of cuda/fused. Tests on GPUs use its results as the
 // exact ones.
 #include "cuda/fused/problems.hpp"
 

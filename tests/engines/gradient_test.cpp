@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of both engines against central differences of their own forward pass, in float64: of the loss
-// sum(dO * O) + sum(dLSE * LSE), element by element.
+// The gradients of both engines against central differences of their own forward pass, in float64. The loss is
+// sum(dO * O) + sum(dLSE * LSE), and each element is checked.
 #include "engines/table.hpp"
 
 #include "support/compare.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a result must not depend on: to the bit the future (when causal), other batch entries, what else runs at the
-// time; up to rounding the query window and whether inputs share memory.
+// What a result must not depend on. To the bit: the future (if causal), other batch entries, and other work at the same
+// time. Up to rounding: the query window, and whether inputs share memory.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -32,7 +32,7 @@ TEST_P(EveryDtype, TheFutureDoesNotReachThePast) {
     const Results before = run(problem, inputs, options_);
     for (const std::int64_t first_changed : {1, 63, 64, 65, 130, 256, 330}) {
         SCOPED_TRACE(testing::Message() << "changed from position " << first_changed);
-        // Positions of [batch, length, row elements] or, with rows of 1, of [batch * heads, length].
+        // The position of an element of [batch, length, row elements] or, with rows of 1, of [batch * heads, length].
         const auto position = [&](std::size_t element, std::size_t row) {
             return static_cast<std::int64_t>(element / row) % problem.length;
         };
@@ -124,7 +124,7 @@ TEST_P(EveryDtype, WindowsAreSlicesOfTheWhole) {
             const Results wanted = part.rows_of(all);
             expect_near("out", results.out, wanted.out, tolerance);
             expect_near("lse", results.lse, wanted.lse, tolerance);
-            // dQ is a difference of terms as large as O times the keys, which are of size 1.
+            // dQ is a difference of terms whose size is that of O times the keys, which are about 1.
             expect_near("d_q", results.d_q, wanted.d_q, tolerance, norm(wanted.out));
             std::transform(d_k.begin(), d_k.end(), results.d_k.begin(), d_k.begin(), std::plus<>());
             std::transform(d_v.begin(), d_v.end(), results.d_v.begin(), d_v.begin(), std::plus<>());
@@ -136,7 +136,7 @@ TEST_P(EveryDtype, WindowsAreSlicesOfTheWhole) {
     }
 }
 
-// Inputs may overlap one another and repeat rows.
+// Inputs may overlap one another and may repeat rows.
 TEST_P(EveryDtype, OneTensorForQAndKAndVAndOneEntryForTheBatch) {
     const Problem problem = {
         .batch = 3, .length = 70, .dim = 16, .branches = {{.segment = 32}, {.dilation = 3}}, .dtype = GetParam()};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys that several branches give to a query and that count once: the engine under test (on a CPU the reference as
-// well) against the plain formula over sets of keys, and against one branch that reaches the same.
+// Keys that several branches give to a query and that count once. The engine under test (on a CPU also the reference)
+// is compared with the plain formula over sets of keys, and with one branch that has the same keys.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -69,7 +69,8 @@ class EachWay : public testing::TestWithParam<std::size_t> {
     const RunOptions options_ = ways()[GetParam()];
 };
 
-// Segments within segments, the same branch twice, a dilated one over all of them: together no more than the largest.
+// Segments inside segments, a repeated branch, and a dilated branch over all: together they have the keys of the
+// largest.
 TEST_P(EachWay, BranchesWithinABranchChangeNothing) {
     for (const bool causal : {false, true}) {
         Problem problem = {.length = 100,
@@ -87,7 +88,7 @@ TEST_P(EachWay, BranchesWithinABranchChangeNothing) {
     }
 }
 
-// Slots without a position are no keys of the sequence: those of two branches count twice.
+// Slots without a position are no keys of the sequence. The slots of two branches count twice.
 TEST_P(EachWay, PaddingCountsForEachBranch) {
     Problem problem = {.length = 5,
                        .heads = 1,
@@ -97,14 +98,14 @@ TEST_P(EachWay, PaddingCountsForEachBranch) {
                        .scale = 0,
                        .dtype = subject_dtypes().front()};
     if (options_.refusal_of(problem))
-        problem.scale = 1e-30; // as good as 0
+        problem.scale = 1e-30; // practically 0
     const Results results = run(problem, random_inputs(problem, 5), options_);
     const double near = tolerance_of(problem.dtype);
     EXPECT_NEAR(results.lse[4], std::log(3), near); // one key, two slots
     EXPECT_NEAR(results.lse[0], std::log(2), near);
 }
 
-// Where there are no keys that two branches give to a query, the rule changes not a bit.
+// If no key is given to a query by two branches, the rule does not change a bit.
 TEST_P(EachWay, BranchesApartAreLeftAlone) {
     Problem problem = {.length = 200,
                        .heads = 4,
@@ -121,7 +122,7 @@ TEST_P(EachWay, BranchesApartAreLeftAlone) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, EachWay, all_ways, [](const auto &of_test) { return name_of_way(of_test.param); });
+INSTANTIATE_TEST_SUITE_P(Ways, EachWay, all_ways, [](const auto &info) { return name_of_way(info.param); });
 
 } // namespace
 } // namespace annulus::test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences longer than any block of the engine under test. The reference would take its N * N time for all of them; it
-// computes windows of a few queries, where the results of the whole job must be the same. The gradients of keys and
-// values are sums over all queries; of them it checks the totals, which follow from the rows of P summing to 1.
+// Sequences longer than any block of the engine under test. The reference would take N * N time for all queries. It
+// computes windows of a few queries instead, in which the results of the whole job must be the same. The gradients of
+// keys and values are sums over all queries. The test checks their totals, which follow because rows of P sum to 1.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -72,8 +72,8 @@ TEST_P(Long, WindowsAgreeWithReference) {
     }
 }
 
-// The sum over positions and over the heads that share a key/value head of weight[head, position] * values[position,
-// head, dim].
+// Returns the sum of weight[head, position] * values[position, head, dim], over positions and over the heads that share
+// a key/value head.
 std::vector<double> total(const Problem &problem, std::int32_t heads, const std::vector<double> &values,
                           const std::vector<double> *weights = nullptr) {
     std::vector<double> sums(problem.kv() * problem.dim);

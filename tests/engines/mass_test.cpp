@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention mass of keys, against the sum of all queries' probabilities from the definition.
+// The attention mass of keys, against the sum of all queries' probabilities by the definition.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -25,12 +25,12 @@ void PrintTo(const NamedProblem &named, std::ostream *out) {
 
 namespace {
 
-RunOptions of_mass(RunOptions options) {
+RunOptions mass_options(RunOptions options) {
     options.mass = true;
     return options;
 }
 
-// Lengths, sequences, windows and heads that the tables of other tests do not bring together.
+// Combinations of lengths, sequences, windows and heads that the tables of other tests do not have.
 std::vector<NamedProblem> own_problems() {
     constexpr auto hilbert = ANNULUS_ORDER_HILBERT;
     const std::vector<BranchSpec> branches = {{.segment = 48}, {.segment = 129, .dilation = 3}, {.dilation = 2}};
@@ -76,7 +76,7 @@ std::vector<NamedProblem> own_problems() {
           .dim = 24,
           .branches = {{.segment = 50, .dilation = 3, .head_count = 4}},
           .layout = Layout::gaps}},
-        // More heads to a key/value head than columns: rounds, of which the last has a column too many.
+        // More heads for a key/value head than columns: several rounds, and the last one has a column too many.
         {"many_heads_of_one_key", {.batch = 2, .length = 70, .heads = 23, .kv_heads = 1, .branches = {{}, {4, 2}}}},
         {"sharp", {.length = 99, .dim = 64, .branches = {{.segment = 32}, {}}, .spread = 30}},
         {"one_position", {.length = 1}},
@@ -101,13 +101,13 @@ TEST_P(Mass, IsTheSumOfProbabilities) {
     const Inputs inputs = random_inputs(problem, 1);
     const std::vector<double> exact = mass_by_definition(problem, inputs);
     for (const RunOptions &options : subject_ways())
-        expect_mass(problem, run(problem, poisoned(problem, inputs), of_mass(options)).mass, exact);
+        expect_mass(problem, run(problem, poisoned(problem, inputs), mass_options(options)).mass, exact);
 }
 
 INSTANTIATE_TEST_SUITE_P(Problems, Mass, testing::ValuesIn(problems()),
                          [](const auto &named) { return named.param.name; });
 
-// Each query that attends to anything gives 1 in all.
+// Each query that attends to a key gives 1 in total.
 TEST(MassOfHeads, AddsUpToTheQueries) {
     for (const annulus_dtype dtype : subject_dtypes()) {
         const Problem problem = {.length = 700,
@@ -116,7 +116,7 @@ TEST(MassOfHeads, AddsUpToTheQueries) {
                                  .branches = {{.segment = 100, .dilation = 2}, {.dilation = 4}},
                                  .causal = true,
                                  .dtype = dtype};
-        const Results results = run(problem, random_inputs(problem, 2), of_mass(subject()));
+        const Results results = run(problem, random_inputs(problem, 2), mass_options(subject()));
         const auto rows = static_cast<std::ptrdiff_t>(problem.length);
         for (std::int32_t h = 0; h < problem.heads; ++h) {
             const auto mass = results.mass.begin() + h * rows, lse = results.lse.begin() + h * rows;
@@ -129,7 +129,7 @@ TEST(MassOfHeads, AddsUpToTheQueries) {
     }
 }
 
-// A NaN in a query's row reaches the keys that it attends to, of the heads that share them, and no others.
+// A NaN in a query's row reaches the keys that the query attends to, of the heads that share them, and no other key.
 TEST(MassOfNan, ReachesAttendedKeysAlone) {
     for (const bool causal : {false, true})
         for (const annulus_dtype dtype : subject_dtypes()) {
@@ -146,7 +146,7 @@ TEST(MassOfNan, ReachesAttendedKeysAlone) {
             constexpr std::int64_t position = 100;
             constexpr std::int32_t head = 2;
             inputs.q[(position * problem.heads + head) * problem.dim + 5] = std::numeric_limits<double>::quiet_NaN();
-            const std::vector<double> mass = run(problem, inputs, of_mass(subject())).mass;
+            const std::vector<double> mass = run(problem, inputs, mass_options(subject())).mass;
             const Mask::Keys attended = Mask(problem).keys(position, head);
             int reached = 0;
             for (std::int32_t h = 0; h < problem.heads; ++h)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The watching itself: results do not depend on where in a memory the tensors lie, and a byte that a call has no
-// business with shows.
+// Tests the memory checks themselves: results do not depend on the tensors' place in memory, and a write to a byte
+// outside the outputs is found.
 #include "engines/table.hpp"
 
 #include "support/compare.hpp"
@@ -14,10 +14,10 @@
 namespace annulus::test {
 namespace {
 
-// Host memory of which one byte changes just before it comes back.
+// Host memory in which one byte changes just before it is downloaded.
 class FaultyMemory final : public Memory {
   public:
-    // download: which one, counted from 0, and byte of it changes.
+    // download: in which download, counted from 0, the byte changes; byte: its offset.
     FaultyMemory(int download, std::ptrdiff_t byte) : countdown_(download), byte_(byte) {}
 
     annulus_device device() const override { return host_memory().device(); }
@@ -49,7 +49,7 @@ std::string complaint(int download, std::ptrdiff_t byte) {
     return "none";
 }
 
-// The order in which memories come back after each pass: the two guards of the workspace, then the tensors' as in
+// The order of downloads after each pass: the two guards of the workspace, then the tensors in the order of
 // Call::Arguments.
 enum Download { workspace_front, workspace_back, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, mass, count };
 

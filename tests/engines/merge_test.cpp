@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results over different keys, merged: against one softmax over all of the keys, written down here; the gradients of
-// the parts against finite differences of that; and what a row's -infinity, NaN and infinity do.
+// Merges of results over different keys, against one softmax over all keys, which is written down here. Also the
+// gradients of the parts against finite differences, and rows with -infinity, NaN and infinity.
 #include "engines/subject.hpp"
 
 #include "support/compare.hpp"
@@ -30,7 +30,7 @@ struct Merged {
 };
 
 struct MergeOptions {
-    int in_place_of = -1; // the part whose tensors are written
+    int in_place_of = -1; // index of the part whose tensors are written
     bool with_lse = true;
     int threads = 2;
     bool aligned = false;
@@ -43,7 +43,7 @@ Merged merge(const Parts &parts, const MergeOptions &options = {}) {
     std::vector<Tensor> outs, lses;
     std::vector<annulus_tensor> out_views, lse_views;
     const std::size_t count = parts.outs.size();
-    for (std::size_t i = 0; i <= count; ++i) { // the last ones are for the results
+    for (std::size_t i = 0; i <= count; ++i) { // the last tensors are for the results
         // Parts differ in their strides.
         const Layout layout = i % 2 == 0 ? p.layout : Layout::heads_first;
         outs.push_back(Tensor::rows(layout, p.dtype, p.batch, p.length, {p.heads}, p.dim)[0]);
@@ -78,7 +78,7 @@ Merged merge(const Parts &parts, const MergeOptions &options = {}) {
     return {outs[target].values(), lses[target].values()};
 }
 
-// Values that results of parts may have: LSE of any size, some of them -infinity, where O is NaN.
+// Returns values that results of parts may have: LSE of any size, sometimes -infinity, and there NaN in O.
 Parts random_parts(const Problem &problem, std::size_t count, std::uint64_t seed) {
     std::mt19937_64 generator(seed);
     std::normal_distribution<double> normal;
@@ -107,7 +107,7 @@ template <class Use> void for_each_row(const Problem &p, const Use &use) {
                     static_cast<std::size_t>(((b * p.length + n) * p.heads + h) * p.dim));
 }
 
-// The formula, in float64.
+// Computes the formula in float64.
 Merged merge_by_definition(Parts parts) {
     const Problem &p = parts.problem;
     Merged merged = {std::vector<double>(p.q_size()), std::vector<double>(p.lse_size(), -infinity)};
@@ -127,7 +127,7 @@ Merged merge_by_definition(Parts parts) {
     return merged;
 }
 
-// O rounded once: half a unit of the dtype, beside the noise of float32 sums.
+// Expects O rounded once: half a unit of the dtype, in addition to the error of float32 sums.
 void expect_merged(const Problem &p, const Merged &got, const Merged &wanted) {
     const bool is_double = p.dtype == ANNULUS_FLOAT64;
     const double noise = is_double ? 1e-14 : 1e-5,
@@ -155,7 +155,7 @@ TEST(Merge, IsItsFormula) {
                 const Merged wanted = merge_by_definition(parts);
                 for_each_row(parts.problem, [&](std::size_t lse_at, std::size_t out_at) {
                     for (std::size_t i = 0; i < count; ++i)
-                        if (parts.lses[i][lse_at] == -infinity) // counts for nothing
+                        if (parts.lses[i][lse_at] == -infinity) // does not count
                             parts.outs[i][out_at + seed % dim] = std::nan("");
                 });
                 std::ostringstream what;
@@ -163,7 +163,7 @@ TEST(Merge, IsItsFormula) {
                 SCOPED_TRACE(what.str());
                 const Merged merged = merge(parts, {.aligned = seed % 2 == 0});
                 expect_merged(parts.problem, merged, wanted);
-                // In place of each of them, with other threads, without LSE: the same bits.
+                // In place of each part, with another number of threads, without LSE: the same bits.
                 const Merged in_place = merge(parts, {.in_place_of = static_cast<int>(seed % count), .threads = 1});
                 expect_identical("O in place", in_place.out, merged.out);
                 expect_identical("LSE in place", in_place.lse, merged.lse);
@@ -211,7 +211,7 @@ TEST(Merge, NanAndInfinityReachTheirRowsOnly) {
             }
         });
     }
-    // NaN in O, where it counts.
+    // NaN in O of a part that counts.
     Parts parts = random_parts(problem, 2, 8);
     parts.lses[0].assign(problem.lse_size(), 1);
     const std::size_t row = 5 * problem.dim;
@@ -221,8 +221,8 @@ TEST(Merge, NanAndInfinityReachTheirRowsOnly) {
         EXPECT_EQ(std::isnan(merged.out[i]), i == row + 9) << i;
 }
 
-// An infinite element of a part makes the merged one infinite, however small its weight; NaN comes of both infinities
-// and of NaN alone. Here weights reach far below what the type of the sums holds.
+// An infinite element of a part makes the merged element infinite, however small its weight. Only infinities of both
+// signs, or NaN, give NaN. The weights here are far below the smallest number of the sums' type.
 TEST(Merge, InfiniteElementsStay) {
     for (const annulus_dtype dtype : subject_dtypes()) {
         const Problem problem = {.batch = 2, .length = 20, .heads = 3, .dim = 40, .dtype = dtype};
@@ -240,11 +240,11 @@ TEST(Merge, InfiniteElementsStay) {
         for (std::vector<double> &out : finite.outs)
             for (double &element : out)
                 element = std::isfinite(element) ? element : 0;
-        const Merged merged = merge(parts), of_finite = merge(finite);
-        expect_merged(problem, of_finite, merge_by_definition(finite));
+        const Merged merged = merge(parts), finite_result = merge(finite);
+        expect_merged(problem, finite_result, merge_by_definition(finite));
         std::size_t infinities = 0;
         for_each_row(problem, [&](std::size_t lse_at, std::size_t out_at) {
-            ASSERT_EQ(merged.lse[lse_at], of_finite.lse[lse_at]);
+            ASSERT_EQ(merged.lse[lse_at], finite_result.lse[lse_at]);
             for (std::size_t d = out_at; d < out_at + static_cast<std::size_t>(problem.dim); ++d) {
                 bool has_plus = false, has_minus = false, has_nan = false;
                 for (std::size_t i = 0; i < parts.outs.size(); ++i)
@@ -259,14 +259,14 @@ TEST(Merge, InfiniteElementsStay) {
                 else if (has_plus || has_minus)
                     ASSERT_EQ(merged.out[d], has_plus ? infinity : -infinity) << "at " << d;
                 else
-                    ASSERT_EQ(merged.out[d], of_finite.out[d]) << "at " << d;
+                    ASSERT_EQ(merged.out[d], finite_result.out[d]) << "at " << d;
             }
         });
         EXPECT_GT(infinities, 1000U);
     }
 }
 
-// ---- Attention over keys that are apart.
+// ---- Attention over separate sets of keys.
 
 // A problem whose queries attend to keys of two sets: each has its own K, V and config.
 struct Apart {
@@ -274,7 +274,7 @@ struct Apart {
     Inputs inputs[2]; // with the same q, d_out and d_lse
 };
 
-// The first set has some of the keys of its sequence for some of the queries, the second one all, in two branches.
+// The first set is some keys of its sequence, for some of the queries. The second one is all keys, in two branches.
 Apart keys_apart(annulus_dtype dtype) {
     Apart apart;
     apart.problems[0] = {.batch = 2,
@@ -295,14 +295,14 @@ Apart keys_apart(annulus_dtype dtype) {
     return apart;
 }
 
-// With rows that the engine takes.
+// Adapts the rows of the problems so that the engine accepts them.
 Apart taken(Apart apart, const RunOptions &options) {
     for (Problem &problem : apart.problems)
         problem = taken(problem, options);
     return apart;
 }
 
-// One softmax over both sets, in float64 and pair by pair.
+// Computes one softmax over both sets, in float64, pair by pair.
 Merged attend(const Apart &apart) {
     const Problem &p = apart.problems[0];
     const Mask masks[] = {Mask(apart.problems[0]), Mask(apart.problems[1])};
@@ -341,12 +341,12 @@ double loss(const Apart &apart) {
     return sum;
 }
 
-std::vector<double> central_differences(Apart apart, std::vector<double> Inputs::*which, int of_set) {
+std::vector<double> central_differences(Apart apart, std::vector<double> Inputs::*which, int set_index) {
     constexpr double step = 1e-5;
-    std::vector<double> differences((apart.inputs[of_set].*which).size());
+    std::vector<double> differences((apart.inputs[set_index].*which).size());
     const auto loss_at = [&](std::size_t i, double moved) {
         Apart there = apart;
-        (there.inputs[of_set].*which)[i] += moved;
+        (there.inputs[set_index].*which)[i] += moved;
         there.inputs[1].q = which == &Inputs::q ? there.inputs[0].q : there.inputs[1].q;
         return loss(there);
     };
@@ -355,7 +355,7 @@ std::vector<double> central_differences(Apart apart, std::vector<double> Inputs:
     return differences;
 }
 
-// Backward of one set with the merged results.
+// Computes backward of one set with the merged results.
 Results gradients_of_part(const Problem &problem, const Inputs &inputs, const Merged &merged,
                           const RunOptions &options) {
     Memory &memory = *options.memory;
@@ -407,7 +407,7 @@ TEST(Merge, IsOneSoftmaxOverAllKeys) {
             const Apart apart = taken(keys_apart(dtype), options);
             const Computed computed = compute(apart, options);
             const Merged wanted = attend(apart);
-            // Parts are rounded too; their LSE is not rounded to the dtype.
+            // Parts are rounded, too; their LSE is not rounded to the dtype.
             const double tolerance = std::max(tolerance_of(statistics_dtype(dtype)),
                                               dtype == statistics_dtype(dtype) ? 0 : rounding_unit(dtype));
             expect_near("O", computed.merged.out, wanted.out, tolerance);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A NaN or an infinity in one row of Q, K, V or dO reaches the rows that attend to it and no others, forward and
-// backward; also where the other rows are masked in the same tile.
+// A NaN or an infinity in one row of Q, K, V or dO reaches the rows that attend to it and no other row, in both passes.
+// This also holds if the other rows are masked in the same tile.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -25,7 +25,7 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 enum class Pattern { mixed, whole, once };
 
 Problem pattern(Pattern pattern, bool causal, annulus_dtype dtype) {
-    if (pattern == Pattern::whole) // nothing is ragged in tiles of 64; causality hides some of them
+    if (pattern == Pattern::whole) // all tiles of 64 are full; causality hides some pairs
         return {.length = 192,
                 .heads = 4,
                 .kv_heads = 2,
@@ -44,10 +44,10 @@ Problem pattern(Pattern pattern, bool causal, annulus_dtype dtype) {
             .dtype = dtype};
 }
 
-// Rows (position, head) that may differ from a clean run.
+// The rows (position, head) that may differ from a clean run.
 using Rows = std::set<std::pair<std::int64_t, std::int32_t>>;
 
-// Queries that attend to a key row of a key/value head.
+// Returns the queries that attend to a key row of a key/value head.
 Rows queries_of(const Problem &problem, const Mask &mask, std::int64_t key, std::int32_t kv_head) {
     Rows rows;
     for (std::int64_t n = 0; n < problem.length; ++n)
@@ -80,23 +80,23 @@ class Nonfinite : public testing::TestWithParam<std::tuple<Pattern, bool, annulu
     const Inputs clean_inputs_ = random_inputs(problem_, 1);
     const Results clean_ = run(problem_, clean_inputs_, options_);
 
-    // Sets a row of [length, heads, dim].
+    // Fills one row of [length, heads, dim].
     void set_row(std::vector<double> &values, std::int32_t heads, std::int64_t position, std::int32_t head) const {
         const auto first = values.begin() + (position * heads + head) * problem_.dim;
         std::fill(first, first + problem_.dim, value_);
     }
 
-    // Rows outside `reached` are as in the clean run; inside, a NaN that went in shows in every element.
+    // Expects rows outside `reached` to be as in the clean run. With `shows`, all elements of rows inside are NaN.
     void expect_reached(const char *name, const std::vector<double> &got, const std::vector<double> &clean,
                         std::int32_t heads, const Rows &reached, bool shows = false) const {
-        // Rows that are computed again have products of another kind where factors are split.
+        // Recomputed rows have products of another kind on engines that split factors.
         const bool is_split = dtype_ == ANNULUS_FLOAT32 && options_.splits_float32;
         const double unit = rounding_unit(dtype_) + (is_split ? 16 * rounding_unit(ANNULUS_FLOAT32) : 1e-6);
         const std::int64_t row_size = static_cast<std::int64_t>(clean.size()) / (problem_.length * heads);
         for (std::int64_t n = 0; n < problem_.length; ++n)
             for (std::int32_t h = 0; h < heads; ++h)
                 for (std::int64_t d = 0; d < row_size; ++d) {
-                    // LSE is [heads, length], the others [length, heads, dim].
+                    // LSE is [heads, length]; other results are [length, heads, dim].
                     const std::int64_t i = row_size == 1 ? h * problem_.length + n : (n * heads + h) * row_size + d;
                     if (!reached.contains({n, h})) {
                         ASSERT_NEAR(got[i], clean[i], unit * (1 + std::fabs(clean[i])))

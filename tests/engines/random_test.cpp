@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sweep of random small problems under random workspace limits: the engine under test against the reference.
-// ANNULUS_TEST_SEED and ANNULUS_TEST_PROBLEMS choose another sweep; a failing problem is printed as an entry for the
+// A sweep of random small problems with random workspace limits: the engine under test against the reference.
+// ANNULUS_TEST_SEED and ANNULUS_TEST_PROBLEMS choose another sweep. A problem that fails is printed as an entry for the
 // table.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t usual_seed = 20260101;
 
-// No limit, or 4 KiB to 4 MiB, which may be less than the problem needs.
+// Returns no limit, or 4 KiB to 4 MiB, which may be less than the problem needs.
 std::uint64_t random_limit(std::uint64_t own_seed) {
     std::mt19937_64 generator(own_seed);
     if (std::bernoulli_distribution(0.3)(generator))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference engine, which the others are compared with, against the plain formula; and both at the edges, where
-// what is right is known.
+// The reference engine, with which other engines are compared, against the plain formula. Also both in extreme cases,
+// for which the right result is known.
 #include "engines/table.hpp"
 
 #include "support/compare.hpp"
@@ -59,7 +59,7 @@ class Edges : public testing::TestWithParam<std::tuple<Oracle, annulus_dtype>> {
         return std::get<0>(GetParam()).compute(problem, inputs);
     }
 
-    // Q and K are 1: with D = 8 every score is 8 times the scale. No gradient of LSE.
+    // Q and K are 1: with D = 8 every score is 8 times the scale. LSE has no gradient.
     static Inputs equal_scores(const Problem &problem) {
         Inputs inputs = random_inputs(problem, 5, false);
         inputs.q.assign(problem.q_size(), 1);
@@ -67,7 +67,7 @@ class Edges : public testing::TestWithParam<std::tuple<Oracle, annulus_dtype>> {
         return inputs;
     }
 
-    // So large that neither float64 nor float32 keeps the logarithm of a small number beside a score.
+    // So large that neither float64 nor float32 can add the logarithm of a small number to a score.
     static constexpr double large = 0x1p54;
 };
 
@@ -75,7 +75,7 @@ std::vector<double> row_of(const std::vector<double> &rows, std::int64_t n) {
     return {rows.begin() + 8 * n, rows.begin() + 8 * (n + 1)};
 }
 
-// Row n of it: sum over m of weight(n, m) * row m.
+// Row n of the result is the sum over m of weight(n, m) * row m.
 template <class Weight> std::vector<double> weighted(const std::vector<double> &rows, Weight weight) {
     std::vector<double> sums(rows.size());
     const std::size_t count = rows.size() / 8;
@@ -114,7 +114,7 @@ TEST_P(Edges, KeysReachedOnceAndTwice) {
     }
 }
 
-// The last segment has one key, and one slot without.
+// The last segment has one key, and one slot without a key.
 TEST_P(Edges, PaddingBesideOneKey) {
     const struct {
         double scale, weight, lse;
@@ -159,7 +159,7 @@ TEST_P(Edges, ResidueWithoutPositions) {
             }
 }
 
-// A score of -infinity weighs nothing beside others; alone, or with one of infinity, there is no answer.
+// Next to other scores, -infinity has no weight. Alone, or next to infinity, it has no defined result.
 TEST_P(Edges, InfiniteScores) {
     for (const double score : {infinity, -infinity}) {
         const Problem problem = {.length = 2, .heads = 1, .dtype = dtype_};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call that was made before: it allocates nothing on the host (with sequences no more than their list), gives the
-// same bits, and follows its tensors where they go.
+// A call that is repeated: it allocates nothing on the host (with sequences only their list), gives the same bits, and
+// accepts tensors at other addresses.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -17,7 +17,7 @@
 namespace annulus::test {
 namespace {
 
-// One thread: others would be started anew by each call.
+// One thread: each call would start further threads anew.
 RunOptions on_one_thread() {
     RunOptions options = subject();
     options.threads = 1;
@@ -65,7 +65,7 @@ class Repeated : public testing::TestWithParam<NamedProblem> {
     const Context context_ = make_context(config_.get(), options_.threads, *options_.memory);
     Allocation workspace_;
 
-    // Else each call would ask for one.
+    // Without it each call would allocate a workspace.
     void give_workspace() {
         const annulus_call_options call_options = options_of(problem_);
         const annulus_problem sizes = sizes_of(problem_, &call_options);
@@ -95,12 +95,12 @@ TEST_P(Repeated, AllocatesNothingAndGivesTheSameBits) {
     const long before = allocations_made();
     call(tensors);
     const long made = allocations_made() - before;
-    // Of sequences each of the two calls lists up to four, which a vector grows to in three steps, and keeps a copy.
+    // Each of the two calls lists up to four sequences, in a vector that grows in three steps, and keeps a copy.
     EXPECT_LE(made, problem_.sequences ? 2 * 4 : 0);
     expect_identical(tensors.results(), first);
 }
 
-// Tensors of the same sizes at other addresses, and in another layout, in turns.
+// Alternates between tensors of the same sizes at other addresses and in another layout.
 TEST_P(Repeated, FollowsItsTensors) {
     const std::vector<Inputs> inputs = {random_inputs(problem_, 1), random_inputs(problem_, 2)};
     Problem other = problem_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences on a CPU: to the bit what each is alone, with any number of threads and in repeated calls; and the key rule
-// `once`, which the engine cpu leaves to the reference.
+// Sequences on a CPU. Each has the same bits as alone, with any number of threads and in repeated calls. Also the key
+// rule `once`, which the engine cpu leaves to the reference.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -16,7 +16,7 @@
 namespace annulus::test {
 namespace {
 
-// Long and short ones, some of the same length.
+// Long and short sequences, some of the same length.
 Problem many_lengths(annulus_dtype dtype) {
     Problem problem = mixed_problem(dtype);
     problem.length = 700;
@@ -54,7 +54,7 @@ TEST_P(EveryDtype, PaddedBatchesAreTheirEntries) {
         expect_identical(run(problem, poisoned(problem, inputs), {.threads = threads}), alone);
 }
 
-// With other sequences in between, of as many rows.
+// Calls with other sequences, with the same number of rows, run in between.
 TEST_P(EveryDtype, RepeatedCallsGiveTheSameBits) {
     const Problem problem = many_lengths(GetParam());
     Problem other = problem;

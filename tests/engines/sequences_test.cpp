@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several sequences in one call: each is what the reference gives for it alone, and rows of no sequence, which hold NaN
-// here, attend to nothing and reach nobody.
+// Several sequences in one call. Each result is what the reference gives for the sequence alone. Rows of no sequence
+// hold NaN here, attend to nothing, and reach no other row.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -38,7 +38,7 @@ Sequences padded(const std::vector<std::int64_t> &lengths) {
     return {{}, lengths};
 }
 
-// Segments of 20 and 48 positions: sequences of 0, 37, 20, 1, 48 and 86 rows, and rows of none at both ends.
+// Segments of 20 and 48 positions; sequences of 0, 37, 20, 1, 48 and 86 rows; rows of no sequence at both ends.
 std::vector<NamedProblem> rules() {
     std::vector<NamedProblem> problems = rule_combinations();
     for (auto &[name, problem] : problems) {
@@ -190,7 +190,7 @@ TEST_P(RandomSequences, AreWhatEachIsAlone) {
     Problem problem = in_random_sequences(random_problem(own_seed), own_seed);
     if (!subject_takes(problem.dtype))
         problem.dtype = subject_dtypes()[own_seed % subject_dtypes().size()];
-    // Half precision says little about the few keys that are left of such short sequences.
+    // Half precision says little about the few keys that remain in such short sequences.
     const bool is_half = problem.dtype == ANNULUS_BFLOAT16 || problem.dtype == ANNULUS_FLOAT16;
     problem.keys_once = own_seed % 2 == 1 && !is_half;
     problem = taken(problem, subject());
@@ -204,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(Sweep, RandomSequences, testing::Range(0, sweep_size(10
 
 class Reaching : public testing::TestWithParam<annulus_dtype> {};
 
-// A NaN in the keys of one sequence shows in its results, and the others' are the same bits.
+// A NaN in the keys of one sequence shows in its results. The results of the other sequences are the same bits.
 TEST_P(Reaching, NanStaysInItsSequence) {
     for (const bool causal : {false, true}) {
         const Problem problem = {.batch = 2,
@@ -239,7 +239,7 @@ TEST_P(Reaching, NanStaysInItsSequence) {
     }
 }
 
-// What the outputs and statistics of rows of no sequence hold does not enter backward.
+// Outputs and statistics in rows of no sequence do not enter backward.
 TEST_P(Reaching, BackwardReadsNoRowOfNoSequence) {
     const Problem problem = {.batch = 2,
                              .length = 150,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine that the programs of this folder test. They say nothing else about it, so that another engine is tested by
-// linking them with another definition of what is declared here.
+// The engine under test. The programs of this folder know nothing else about it. They test another engine if they are
+// linked with another definition of these declarations.
 #pragma once
 
 #include "support/run.hpp"
@@ -12,10 +12,10 @@ namespace annulus::test {
 
 RunOptions subject();
 
-// Options that must not change the result; the first are subject().
+// Returns options that must not change the result. The first ones are subject().
 std::vector<RunOptions> subject_ways();
 
-// What the engine takes.
+// Returns the dtypes that the engine accepts.
 std::vector<annulus_dtype> subject_dtypes();
 
 inline bool subject_takes(annulus_dtype dtype) {
@@ -23,7 +23,7 @@ inline bool subject_takes(annulus_dtype dtype) {
     return std::find(dtypes.begin(), dtypes.end(), dtype) != dtypes.end();
 }
 
-// For what takes too long to be done in all of them.
+// Returns the dtype for tests that would take too long in all dtypes.
 inline annulus_dtype subject_usual_dtype() {
     return subject_takes(ANNULUS_FLOAT32) ? ANNULUS_FLOAT32 : ANNULUS_FLOAT16;
 }

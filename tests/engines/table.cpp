@@ -70,7 +70,8 @@ std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
     const std::size_t count = dtypes.size();
     for (std::size_t i = 0; i < problems.size(); ++i)
         for (std::size_t j = 0; j < count; ++j) {
-            // One in turn: the others are shifted, since problems that differ in one property take turns, too.
+            // Takes one dtype in turn. The turn is shifted, since problems that differ in one property come in turns,
+            // too.
             if (quick() && j != (i + i / count) % count)
                 continue;
             all.push_back(problems[i]);
@@ -94,7 +95,8 @@ std::vector<NamedProblem> rule_combinations() {
             for (const bool hilbert : {false, true})
                 for (const bool zero_keys : {false, true})
                     for (const bool causal : {false, true}) {
-                        // Five heads over dilations 3 and 4, segments of 20 and 48 in 107 positions: nothing divides.
+                        // Five heads, dilations 3 and 4, segments of 20 and 48 in 107 positions: no number divides
+                        // another.
                         BranchSpec small = {.segment = 20, .dilation = 3, .phase = phase, .query = query};
                         BranchSpec large = {.segment = 48, .dilation = 4, .phase = phase, .query = query};
                         small.residue = phase == ANNULUS_PHASE_FIXED ? 2 : 0;
@@ -287,7 +289,7 @@ static std::vector<NamedProblem> windows() {
         {"window_middle", window(50, 100, false)},
         {"window_middle_causal", window(47, 55, true)},
         {"window_whole", window(0, 257, true)},
-        // One query more than the CPU engine takes at a time in backward.
+        // One query more than a query tile of the CPU engine in backward.
         {"window_of_a_query_more_than_a_tile",
          {.length = 1100, .heads = 1, .dim = 8, .branches = {{.dilation = 2}}, .window = QueryWindow{60, 1025}}},
         {"window_end", window(200, 57, false)},

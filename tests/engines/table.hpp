@@ -19,39 +19,39 @@ std::ostream &operator<<(std::ostream &out, const NamedProblem &named);
 // Every combination of phase rule, query rule, order, padding rule and causality, on a small ragged problem.
 std::vector<NamedProblem> rule_combinations();
 
-// One property each: sizes, heads, layouts, windows.
+// Problems that each have one special property: size, heads, layout or window.
 std::vector<NamedProblem> named_problems();
 
 // Prov-GigaPath's slide encoder: the tiles of a slide and one class token.
 Problem gigapath(std::int64_t tiles);
 
-// A bit of everything, causal.
+// A causal problem that combines many properties.
 Problem mixed_problem(annulus_dtype dtype);
 
-// Branches that reach keys of one another, over several tiles: nested as LongNet's, the longest first, twice the same.
+// Branches that share keys, over several tiles: nested as in LongNet, the longest first, and the same branch twice.
 std::vector<NamedProblem> nested_problems();
 
-// The same problems with keys that count once.
+// Returns the same problems with keys that count once.
 std::vector<NamedProblem> with_keys_once(std::vector<NamedProblem> problems);
 
-// Each problem in every one of `dtypes`; of the fast part, in one of them in turn.
+// Returns each problem in every one of `dtypes`. In the fast part, each problem has one dtype in turn.
 std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
                                       const std::vector<annulus_dtype> &dtypes);
 
-// Those of no more than `most_work`.
+// Returns the problems whose Problem::work() is at most `most_work`.
 std::vector<NamedProblem> up_to(double most_work, std::vector<NamedProblem> problems);
 
-// Problem::work() that the definition does in a moment.
+// Problem::work() that the definition computes in a moment.
 constexpr double small_work = 2e7;
 
-// Whether the environment (ANNULUS_TEST_QUICK) asks for the fast part only, as a run under sanitizers does.
+// True if the environment (ANNULUS_TEST_QUICK) asks for the fast part only, as a run under sanitizers does.
 bool quick();
 
-// All of them; of the fast part, the last.
+// Returns all dtypes, or in the fast part the last one.
 std::vector<annulus_dtype> dtypes_of_part(const std::vector<annulus_dtype> &all);
 
-// Of a sweep of random problems, of which each has the next seed: the first seed, and how many there are. Those of
-// ANNULUS_TEST_SEED and ANNULUS_TEST_PROBLEMS where they are set.
+// The first seed and the number of problems of a random sweep; each problem has the next seed. ANNULUS_TEST_SEED and
+// ANNULUS_TEST_PROBLEMS replace the usual values.
 std::uint64_t sweep_seed(std::uint64_t usual);
 int sweep_size(int usual);
 

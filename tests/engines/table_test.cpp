@@ -18,7 +18,7 @@ void PrintTo(const NamedProblem &named, std::ostream *out) {
 
 namespace {
 
-// The largest only in the dtype that most people use.
+// Takes the largest problems only in the dtype that most people use.
 std::vector<NamedProblem> in_its_dtypes(const std::vector<NamedProblem> &problems) {
     std::vector<NamedProblem> all = with_dtypes(problems, subject_dtypes());
     std::erase_if(all, [](const NamedProblem &named) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the cpu engine splits its work does not change a bit of the result, nor does what it does beside it.
+// How the cpu engine divides its work, and what runs at the same time, does not change a bit of the result.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -30,7 +30,7 @@ TEST_P(EveryDtype, ThreadsDoNotChangeBits) {
         }
 }
 
-// Gradients that are read and written, of another dtype than the inputs where that can be.
+// Gradients that are read and written, with another dtype than the inputs if possible.
 TEST_P(EveryDtype, ThreadsDoNotChangeBitsOfWhatIsAdded) {
     Problem problem = mixed_problem(GetParam());
     problem.gradients.fill({.is_float32 = bytes_of(problem.dtype) == 2, .adds = true});
@@ -63,7 +63,7 @@ TEST_P(EveryDtype, ThreadsDoNotChangeBitsOfMerges) {
     }
 }
 
-// So many keys of a class that backward splits them: threads then share queries, one after the other.
+// In a long class backward splits the keys. Threads then share queries, one after the other.
 TEST(Threads, DoNotChangeBitsOfLongClasses) {
     const Problem problem = {
         .length = 2100, .heads = 1, .dim = 8, .branches = {{}}, .causal = true, .dtype = ANNULUS_FLOAT32};
@@ -73,7 +73,7 @@ TEST(Threads, DoNotChangeBitsOfLongClasses) {
         expect_identical(run(problem, inputs, {.threads = threads}), alone);
 }
 
-// Contexts of several threads, each with threads of its own, again and again.
+// Contexts in several threads, each with threads of its own, repeatedly.
 TEST_P(EveryDtype, ContextsSideBySideGiveTheSameBits) {
     constexpr int users = 3, calls = 3;
     Problem problem = mixed_problem(GetParam());
@@ -89,8 +89,8 @@ TEST_P(EveryDtype, ContextsSideBySideGiveTheSameBits) {
             results[static_cast<std::size_t>(user)].push_back(
                 run_on(context.get(), sizes_of(problem), problem, inputs, options));
     });
-    for (const std::vector<Results> &of_user : results)
-        for (const Results &found : of_user)
+    for (const std::vector<Results> &user_results : results)
+        for (const Results &found : user_results)
             expect_identical(found, alone);
 }
 

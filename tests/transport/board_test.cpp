@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The board of ranks on one host: threads and processes, ranks that leave, die or never come, and memory that one of
-// them cannot reach.
+// The board of ranks on one host: threads and processes; ranks that leave, die or never come; memory that one of them
+// cannot map.
 #include "core/error.hpp"
 #include "transport/board.hpp"
 #include "transport/deadline.hpp"
@@ -26,9 +26,9 @@
 namespace annulus::test {
 namespace {
 
-// A gather of ranks that share memory, slow and simple: what a board is made by.
+// A slow, simple gather of ranks that share memory, by which a board is made.
 struct Table {
-    std::atomic<int> arrived[8]; // of each gather
+    std::atomic<int> arrived[8]; // number of ranks, by gather
     std::byte parts[8][8][64];   // [gather][rank]
 };
 
@@ -63,7 +63,7 @@ Board::Check within(Transport::Seconds seconds) {
     };
 }
 
-// What rank `rank` says in a gather: bytes that tell rank and gather.
+// Returns what a rank gives in a gather: bytes that identify rank and gather.
 std::vector<std::uint8_t> words_of(int rank, int gather, std::size_t bytes) {
     std::minstd_rand random(static_cast<unsigned>(1 + rank + 100 * gather));
     std::vector<std::uint8_t> words(bytes);
@@ -72,7 +72,7 @@ std::vector<std::uint8_t> words_of(int rank, int gather, std::size_t bytes) {
     return words;
 }
 
-// Whether many gathers of all sizes give what everybody said. Some ranks dawdle now and then.
+// Returns true if many gathers of all sizes give what all ranks gave. Some ranks pause now and then.
 bool gathers_are_right(Board &board, int rank, int ranks, int gathers) {
     std::minstd_rand sizes(7);
     for (int i = 0; i < gathers; ++i) {
@@ -91,7 +91,7 @@ bool gathers_are_right(Board &board, int rank, int ranks, int gathers) {
     return true;
 }
 
-// Runs `work` in a process for each rank but 0, which is this one; returns their wait statuses.
+// Runs `work` in a process for each rank; rank 0 is this process. Returns the wait statuses of the other ranks.
 std::vector<int> in_processes(int ranks, const std::function<int(int rank)> &work) {
     std::vector<pid_t> children;
     for (int rank = 1; rank < ranks; ++rank) {
@@ -134,7 +134,7 @@ TEST(Board, GathersAmongProcesses) {
     EXPECT_EQ(statuses, std::vector<int>(ranks, 0));
 }
 
-// Zeros at first, then what each process has written in its own part; of no size that anything divides.
+// The bytes are zero at first, and later hold what each process has written in its part. Their number is a prime.
 TEST(Board, HasBytesInCommon) {
     constexpr int ranks = 3;
     constexpr std::size_t bytes = 4999;
@@ -157,7 +157,7 @@ TEST(Board, HasBytesInCommon) {
     EXPECT_EQ(statuses, std::vector<int>(ranks, 0));
 }
 
-// 0: the error that is wanted; 1: another or none.
+// Returns 0 for the wanted error, 1 for another error or none.
 int expect_failure(Board &board, const char *words) {
     const std::uint64_t mine = 1;
     std::uint64_t all[3];
@@ -206,7 +206,7 @@ TEST(Board, ARankThatLeavesIsNamedAtOnce) {
     EXPECT_EQ(statuses, std::vector<int>(ranks, 0));
 }
 
-// Between the looks at its count and at whether it has left, a rank does both.
+// Rank 1 writes its entry and leaves after rank 0 has read the count, and before rank 0 reads whether rank 1 has left.
 TEST(Board, ARankThatLeavesAfterItsPartIsHeard) {
     constexpr int ranks = 2;
     const SharedTable table;
@@ -232,13 +232,13 @@ TEST(Board, ARankThatLeavesAfterItsPartIsHeard) {
     EXPECT_EQ(expect_failure(*boards[0], "rank 1 has left"), 0);
 }
 
-// As on several hosts: then nobody has a board.
+// If one rank cannot map the memory, as on another host, no rank has a board.
 TEST(Board, NobodyHasOneWhereOneRankCannotReachIt) {
     constexpr int ranks = 3;
     const SharedTable table;
     const std::vector<int> statuses = in_processes(ranks, [&](int rank) {
         Board::Gather gather = table.gather_of(rank, ranks);
-        // The first card of all, with another token than rank 0's memory has.
+        // The first card of all carries another token than rank 0's memory.
         const auto misled = [&](const void *mine, void *all, std::size_t bytes) {
             gather(mine, all, bytes);
             if (rank == 2 && bytes > 1)

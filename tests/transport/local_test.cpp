@@ -26,7 +26,7 @@ using Ends = std::vector<std::unique_ptr<Transport>>;
 
 constexpr Transport::Seconds shortly{0.2};
 
-// `body` with each rank's end, in threads of their own.
+// Runs `body` with each rank's end, each in a thread.
 void on_all_ranks(Ends &ends, const std::function<void(std::unique_ptr<Transport> &)> &body) {
     std::vector<std::jthread> threads;
     for (std::unique_ptr<Transport> &end : ends)
@@ -49,7 +49,7 @@ void gather(Transport &transport) {
     transport.all_gather(&mine, all.data(), sizeof mine);
 }
 
-// A message of four bytes on its way from or to another rank.
+// A message of four bytes from or to another rank.
 struct Sample {
     Batch batch;
     std::uint32_t value = 0x01020304;
@@ -93,7 +93,7 @@ TEST_P(LocalTransport, Exchanges) {
     });
 }
 
-// A rank that has done its part may go while the others are still at theirs.
+// A rank that has done its part may be destroyed while other ranks still do theirs.
 TEST_P(LocalTransport, EndsMayGoWhenTheyAreDone) {
     on_all_ranks(ends_, [&](auto &end) {
         check_gathers(*end, 2);
@@ -105,8 +105,8 @@ TEST_P(LocalTransport, EndsMayGoWhenTheyAreDone) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalTransport, testing::Values(1, 2, 3, 8), testing::PrintToStringParamName());
 
-// An event is a number of its device's. Waiting for one of a device that is gone, or reading before its writer was
-// waited for, is what CUDA would forgive least.
+// Events belong to their device. Counts the mistakes that would be worst on CUDA: waiting for an event of a device that
+// is gone, and reading data before waiting for its writer.
 class EventDevice : public CpuDevice, public DeviceStreams {
   public:
     explicit EventDevice(std::atomic<int> &mistakes) : mistakes_(mistakes) {}
@@ -184,7 +184,7 @@ TEST(LocalTransportFailure, ARankThatDoesNotGather) {
         end->set_timeout(shortly);
         expect_error(ANNULUS_ERROR_COMM, message, [&] { gather(*end); });
     });
-    on_all_ranks(ends, [&](auto &end) { // at once: the timeout of rank 2 is minutes
+    on_all_ranks(ends, [&](auto &end) { // returns at once, although the timeout of rank 2 is minutes
         expect_error(ANNULUS_ERROR_COMM, message, [&] { gather(*end); });
         expect_error(ANNULUS_ERROR_COMM, message, [&] { Sample::from(0).run(*end, device); });
         end->abort();
@@ -215,12 +215,12 @@ TEST(LocalTransportFailure, AReceiverThatDoesNotCome) {
     CpuDevice device;
     ends[0]->set_timeout(shortly);
     expect_error(ANNULUS_ERROR_COMM, "rank 1 did not come within 0.2 s", [&] { Sample::to(1).run(*ends[0], device); });
-    // What was sent is the sender's again.
+    // The memory of what was sent may be changed again.
     expect_error(ANNULUS_ERROR_COMM, "rank 1 did not come within 0.2 s",
                  [&] { Sample::from(0).run(*ends[1], device); });
 }
 
-// What any thread is told while another waits in a call, and after that call has failed.
+// failure() as another thread sees it while a call waits, and after that call has failed.
 TEST(LocalTransportFailure, IsToldToAnyThread) {
     Ends ends = make_local_transports(2);
     ends[0]->set_timeout(std::chrono::seconds(1));
@@ -239,7 +239,7 @@ TEST(LocalTransportFailure, IsToldToAnyThread) {
     EXPECT_STREQ(ends[1]->failure()->what(), "rank 1 did not come within 1 s");
 }
 
-// Ranks wait in each of the three ways.
+// Waits in one of the three ways in which ranks wait.
 void wait_in_some_way(Transport &transport, Device &device) {
     if (transport.rank() == 0)
         gather(transport);
@@ -355,7 +355,7 @@ TEST(LocalTransportFailure, AFailedSenderStaysUntilItsMemoryWasRead) {
         if (end->rank() == 1) {
             Sample sample = Sample::from(0);
             sample.value = 0;
-            sample.run(*end, device); // what had arrived is not taken back
+            sample.run(*end, device); // a message that had arrived stays
             EXPECT_EQ(sample.value, 0x01020304u);
             return;
         }

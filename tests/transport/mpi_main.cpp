@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the tests of a program in every process that mpirun started: a test is one for all ranks together.
+// Runs the tests of a program in every process that mpirun started. Each test is for all ranks together.
 #include <mpi.h>
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ int rank_of_world() {
     return rank;
 }
 
-// The other ranks' results are the first one's too; their words go to the standard error stream.
+// Copies the failures of other ranks to the first rank's results. Their text goes to the standard error stream.
 class Teller : public testing::EmptyTestEventListener {
     void OnTestPartResult(const testing::TestPartResult &result) override {
         if (result.failed())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MPI transport, under mpirun: every process runs every test; what fails on any rank fails the first one's program.
+// The MPI transport, under mpirun. Every process runs every test. A failure on any rank fails the first rank's program.
 #include "core/error.hpp"
 #include "cpu/cpu_device.hpp"
 #include "traffic.hpp"
@@ -36,7 +36,7 @@ void expect_error(annulus_status status, const std::string &message, const std::
 
 class Mpi : public testing::Test {
   protected:
-    // All ranks begin a test together.
+    // All ranks begin a test at the same time.
     void SetUp() override { MPI_Barrier(MPI_COMM_WORLD); }
 
     void gather() {
@@ -66,7 +66,7 @@ TEST_F(Mpi, Exchanges) {
         check_exchanges(*transport_, device_, seed);
 }
 
-// Messages of more bytes than MPI counts, in small.
+// Messages in several pieces, into which messages of more bytes than an int can count are cut.
 TEST_F(Mpi, SendsInPieces) {
     const auto pieces = make_mpi_transport(&world_, 999);
     check_gathers(*pieces, 2);
@@ -94,7 +94,7 @@ TEST_F(Mpi, IsForCpus) {
     EXPECT_THROW(make_mpi_transport(&none), Error);
 }
 
-// The last rank does not call before the others' calls have failed.
+// The last rank does not call before the calls of the other ranks have failed.
 TEST_F(Mpi, ARankThatDoesNotCome) {
     if (rank_ != last_) {
         transport_->set_timeout(Transport::Seconds(0.3));
@@ -146,7 +146,7 @@ TEST_F(Mpi, SizesThatDiffer) {
         transport_->finish(batch, device_, nullptr);
 }
 
-// Of another thread of the same process; MPI is not told.
+// abort() comes from another thread of the same process. MPI is not told.
 TEST_F(Mpi, AbortWakesItsRank) {
     const std::string message = "rank " + std::to_string(rank_) + " aborted the communicator";
     if (rank_ != last_) {

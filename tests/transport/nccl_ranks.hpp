@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads with a GPU each over NCCL, and what goes between them.
+// Ranks as threads with a GPU each over NCCL, and the messages between them.
 #pragma once
 
 #include "core/error.hpp"
@@ -25,21 +25,21 @@ using Clock = std::chrono::steady_clock;
 using Transports = std::vector<std::unique_ptr<Transport>>;
 
 constexpr Transport::Seconds short_timeout{1}, long_timeout{120};
-constexpr std::chrono::seconds patience{30}; // for what should take a short timeout
+constexpr std::chrono::seconds patience{30}; // limit for calls that should end after a short timeout
 
 int device_count();
 
-// Runs part(rank) for each rank in a thread of its own.
+// Runs part(rank) for each rank, each in a thread.
 void run_ranks(int ranks, const std::function<void(int)> &part);
 
-// Returns the message.
+// Expects that `part` throws an error of this status. Returns the message.
 std::string expect_refused(annulus_status status, const std::function<void()> &part);
 void expect_word(const std::string &message, const std::string &word);
 
-// Bytes that are drawn anew in each round, from all ranks.
+// Gathers bytes that are drawn anew in each round, and expects those of all ranks.
 void expect_gather(Transport &transport, std::size_t bytes, int round);
 
-// Device memory with bytes in it, of the current device.
+// Memory on the current device that holds bytes.
 class DeviceBytes {
   public:
     DeviceBytes(const Bytes &bytes, cudaStream_t stream) : count_(bytes.size()), stream_(stream) {
@@ -69,7 +69,7 @@ class DeviceBytes {
     void *data_ = nullptr;
 };
 
-// A rank's device, current in its thread, with a stream.
+// A rank's device, made current in its thread, with a stream.
 class Seat {
   public:
     explicit Seat(int index) : device_(make_cuda_device(index)), scope_(*device_) {
@@ -88,7 +88,7 @@ class Seat {
     cudaStream_t stream_ = nullptr;
 };
 
-// One rank's side of messages whose sizes and contents both sides draw alike.
+// One rank's side of messages. Both sides draw their sizes and contents in the same way.
 class Exchange {
   public:
     Exchange(const Transport &transport, const Seat &seat, int round);
@@ -96,7 +96,7 @@ class Exchange {
     void begin(Transport &transport) { transport.begin(batch_, seat_.device(), seat_.stream()); }
     void finish(Transport &transport) { transport.finish(batch_, seat_.device(), seat_.stream()); }
 
-    // Contents of their own for each repetition.
+    // Each repetition has contents of its own.
     void fill(int repetition);
     void expect_arrived(int repetition) const;
 
@@ -126,7 +126,7 @@ class Nccl : public testing::Test {
         return transports;
     }
 
-    // After something between all ranks, which is when NCCL connects them.
+    // Returns transports after an exchange between all ranks, in which NCCL connects them.
     Transports make_connected() const {
         Transports transports = make();
         run_ranks(ranks_, [&](int rank) {
@@ -136,7 +136,7 @@ class Nccl : public testing::Test {
         return transports;
     }
 
-    // All calls of a broken transport fail with the first message.
+    // Expects that all calls of a broken transport fail with the first message.
     static void expect_broken(Transport &transport, const Seat &seat, const std::string &message) {
         const Batch none;
         char byte = 0;

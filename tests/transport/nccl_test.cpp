@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NCCL transport between threads with a GPU each: what arrives, and whom it connects.
+// The NCCL transport between threads with a GPU each: what arrives, and which ranks it connects.
 #include "nccl_ranks.hpp"
 
 #include "transport/nccl_library.hpp"
@@ -66,7 +66,7 @@ TEST_F(Nccl, BorrowsACommunicator) {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER; // a blocking one
         check_cuda(cudaSetDevice(rank));
         ASSERT_EQ(nccl().comm_init_rank_config(&comms[rank], ranks_, id, rank, &config), ncclSuccess);
-        for (int round = 0; round < 2; ++round) { // it outlives each transport
+        for (int round = 0; round < 2; ++round) { // the communicator outlives each transport
             const auto transport = borrow_nccl_transport(comms[rank], false);
             transport->check_device(ANNULUS_DEVICE_CUDA, rank);
             expect_gather(*transport, 10, round);
@@ -76,8 +76,8 @@ TEST_F(Nccl, BorrowsACommunicator) {
     });
 }
 
-// The last rank never comes. What the others have borrowed is broken for annulus alone where it may not be aborted: the
-// kernel waits on until the owner stops it, and the transport is gone long before.
+// The last rank never comes. A borrowed communicator that must not be aborted is broken for annulus alone. The kernel
+// waits until the owner stops it, long after the transport is gone.
 TEST_F(Nccl, ABorrowedCommunicatorIsAbortedByItsOwner) {
     for (const bool may_abort : {false, true}) {
         std::vector<ncclComm_t> comms(ranks_);
@@ -89,7 +89,7 @@ TEST_F(Nccl, ABorrowedCommunicatorIsAbortedByItsOwner) {
             ASSERT_EQ(nccl().comm_init_rank_config(&comms[rank], ranks_, id, rank, &config), ncclSuccess);
             auto transport = borrow_nccl_transport(comms[rank], may_abort);
             expect_gather(*transport, 10, 0);
-            expect_exchanges(*transport, rank, 5); // connects all
+            expect_exchanges(*transport, rank, 5); // connects all ranks
             if (rank == ranks_ - 1)
                 return;
             transport->set_timeout(short_timeout);
@@ -130,7 +130,7 @@ TEST_F(Nccl, ExchangesInAGraph) {
         Exchange exchange(transport, seat, 0);
         EXPECT_TRUE(transport.can_gather(seat.device(), seat.stream()));
         exchange.fill(0);
-        exchange.begin(transport); // connects those that have not met yet
+        exchange.begin(transport); // connects the ranks that have not met yet
         exchange.finish(transport);
         exchange.expect_arrived(0);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NCCL transport waits for a rank that is not there no longer than it was told to, and for its own work as long as
-// that takes.
+// The NCCL transport waits for a missing rank for at most the timeout, and for its own work without a limit.
 #include "nccl_ranks.hpp"
 
 #include <thread>
@@ -39,7 +38,7 @@ TEST_F(NcclMissing, FromALaterGather) {
     expect_timeout(make_connected());
 }
 
-// begin() gives the GPU a receive that nothing is sent to.
+// begin() gives the GPU a receive to which nothing is sent.
 TEST_F(NcclMissing, FromAnExchange) {
     const Transports transports = make_connected();
     run_ranks(ranks_ - 1, [&](int rank) {
@@ -53,7 +52,7 @@ TEST_F(NcclMissing, FromAnExchange) {
         try {
             transport.begin(batch, seat.device(), seat.stream());
             transport.finish(batch, seat.device(), seat.stream());
-        } catch (const Error &error) { // where these two were not connected yet
+        } catch (const Error &error) { // if these two ranks were not connected yet
             message = error.what();
         }
         check_cuda(cudaStreamSynchronize(seat.stream()));
@@ -67,7 +66,7 @@ TEST_F(NcclMissing, FromAnExchange) {
     });
 }
 
-// What the rank itself computes before an exchange may take longer than the timeout.
+// The work of the rank itself before an exchange may take longer than the timeout.
 TEST_F(Nccl, OwnWorkIsNotTimed) {
     const Transports transports = make_connected();
     run_ranks(ranks_, [&](int rank) {

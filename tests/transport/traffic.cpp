@@ -16,7 +16,7 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::uint8_t untouched = 0xEE;
-constexpr std::size_t margin = 16; // behind what is received
+constexpr std::size_t margin = 16; // bytes behind the received ones
 
 Bytes contents(unsigned seed, std::size_t bytes) {
     std::minstd_rand random(seed + 1);
@@ -63,7 +63,7 @@ struct Part {
     }
 
     void check() {
-        // From here on the sources are this rank's again.
+        // From here on this rank may change the sources again.
         for (Bytes &source : sources)
             std::ranges::fill(source, untouched);
         for (std::size_t i = 0; i < received.size(); ++i) {

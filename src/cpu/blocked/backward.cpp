@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward on the CPU. Branch by branch; in a branch the keys of a class of a segment are touched by the queries of
-// that class only, so (batch entry, key/value head, segment, class) are units that share no row of a gradient. Inside a
-// unit key chunks meet query chunks in steps: in one step no two cells have a key chunk or a query chunk in common, and
-// a step begins when the one before it has ended. So cells add into dQ, dK and dV without locks, and every sum has one
-// order whatever the number of threads.
+// Backward on the CPU, branch by branch. In a branch only the queries of a class touch the keys of that class of a
+// segment. So units (batch entry, key/value head, segment, class) share no row of a gradient. A unit pairs key chunks
+// with query chunks in cells. Cells run in steps. Two cells of one step have no key chunk and no query chunk in common.
+// A step begins when the step before it has ended. Therefore cells add to dQ, dK and dV without locks. Every sum has
+// one order for any number of threads.
 //
-// With P recomputed from LSE and delta = O . dO - dLSE: dV = P^T dO, dS = scale P (dO V^T - delta), dQ = dS K,
-// dK = dS^T Q. Where only dV is wanted there is no dS.
+// With P recomputed from LSE, and delta = O . dO - dLSE: dV = P^T dO, dS = scale P (dO V^T - delta), dQ = dS K,
+// dK = dS^T Q. If only dV is wanted, dS is not computed.
 #include "core/class_pairs.hpp"
 #include "core/softmax_limits.hpp"
 #include "core/workspace.hpp"
@@ -26,13 +26,13 @@ namespace annulus {
 
 namespace {
 
-// Keys in a cell; its queries are one query_tile.
+// Number of keys in a cell. Its queries are one query_tile.
 constexpr std::int64_t key_chunk = 2 * query_tile;
 
-constexpr std::size_t most_columns = 256; // of a head
+constexpr std::size_t max_columns = 256; // of a head
 
-// The gradients in the type of accumulation: the caller's own tensors where they have that type and are not added to,
-// else copies. Where only dV is wanted the others are empty.
+// The gradients in the type of accumulation. They are the caller's own tensors if those have that type and are not
+// added to, else copies. If only dV is wanted, q and k are empty.
 struct Gradients {
     annulus_tensor q, k, v;
 };
@@ -65,7 +65,7 @@ template <class T> Gradients book_gradients(Workspace &workspace, const Plan &pl
 template <class T> struct CellScratch {
     // A tile of queries.
     T *q, *d_out;                  // [query_tile, D]
-    T *q_t, *d_out_t;              // the same transposed
+    T *q_t, *d_out_t;              // transposed
     T *d_q;                        // [query_tile, D]
     T *lse, *delta;                // [query_tile]
     std::int64_t *query_positions; // [query_tile]
@@ -93,7 +93,7 @@ template <class T> CellScratch<T> book_scratch(Workspace &workspace, const Plan 
     return s;
 }
 
-// How the cells of a branch are counted. Unit u is (batch entry, key/value head, segment, slot); a slot is one of the
+// Numbers the cells of a branch. A unit is (batch entry, key/value head, segment, slot). A slot stands for one of the
 // residues that the group of heads has.
 class Schedule {
   public:
@@ -103,7 +103,8 @@ class Schedule {
         segments_ = branch.segment_of(queries.end() - 1) - first_segment_ + 1;
         group_ = problem_.heads / problem_.kv_heads;
         slots_ = std::min(branch.dilation(), branch.has_all_residues() ? branch.segment_length() : group_);
-        // Residue 0 has the most keys and queries; only along a line can the queries in the window be told beforehand.
+        // Residue 0 has the most keys and queries. How many queries are in the window is known beforehand only for a
+        // line.
         std::int64_t query_rows = 0;
         for (const Segment &segment : {branch.segment(0), branch.segment(branch.segment_count() - 1)}) {
             const Progression all = class_pair(branch, segment, 0).queries;
@@ -125,8 +126,8 @@ class Schedule {
         std::int32_t kv_head;
         std::int64_t segment, slot, key_chunk, query_chunk;
     };
-    // Cell number `index` of a step. In it key chunk i meets query chunk (i q + step) mod steps, q being the query
-    // chunks to a key chunk: different i meet different query chunks.
+    // Returns cell number `index` of a step. In that step key chunk i meets query chunk (i q + step) mod steps, where q
+    // is the number of query chunks for each key chunk. So different i meet different query chunks.
     Cell cell(std::int64_t step, std::int64_t index) const {
         Cell c{};
         c.key_chunk = index % key_chunks_;
@@ -142,7 +143,7 @@ class Schedule {
         return c;
     }
 
-    // The residue of a slot, or -1 where the group has fewer.
+    // Returns the residue of a slot, or -1 if the group has fewer residues.
     std::int64_t residue(std::int32_t kv_head, std::int64_t slot) const {
         const ResidueRange own = branch_.residues(kv_head * group_, (kv_head + 1) * group_);
         return slot < own.count ? (own.first + slot) % branch_.dilation() : -1;
@@ -183,7 +184,7 @@ template <class T> class CellBackward {
     }
 
   private:
-    // Fills s_.query_positions with a chunk of the pair's queries that are in the window; returns their number.
+    // Fills s_.query_positions with the pair's queries of one chunk that are in the window. Returns their number.
     int find_queries(const ClassPair &pair, std::int64_t index) const {
         const Progression queries = slice(pair.queries, index * query_tile, (index + 1) * query_tile);
         return fill_positions(pair.segment, queries, 0, queries.count, plan_.problem().queries, s_.query_positions);
@@ -194,7 +195,7 @@ template <class T> class CellBackward {
         const VectorKernels<T> &vector = vector_kernels<T>();
         const Problem &problem = plan_.problem();
         const std::int32_t kv_head = problem.kv_head(head);
-        const bool q_finite = load_queries(b, head, queries);
+        const bool q_is_finite = load_queries(b, head, queries);
         const HeadRows k(tensors_.k, b, kv_head, problem.keys.start, problem.key_stride);
         const HeadRows v(tensors_.v, b, kv_head, problem.keys.start, problem.key_stride);
         const HeadRows d_k(gradients_.k, b, kv_head, problem.keys.start, problem.key_stride);
@@ -212,7 +213,7 @@ template <class T> class CellBackward {
             if (causal && span.low > query_span.high)
                 continue;
             repeated.meet(query_span, s_.key_positions, n, span);
-            const bool k_finite = load_tile(k, s_.key_positions, n, d_, s_.k);
+            const bool k_is_finite = load_tile(k, s_.key_positions, n, d_, s_.k);
             std::fill_n(s_.d_v, n * d_, T{0});
             if (!only_v_) {
                 load_tile(v, s_.key_positions, n, d_, s_.v);
@@ -223,8 +224,8 @@ template <class T> class CellBackward {
                 const Span own = span_of(s_.query_positions + group, columns);
                 if (causal && span.low > own.high)
                     continue;
-                const bool masked = causal && span.high > own.low;
-                const int seen = masked ? visible_keys(segment, s_.key_positions, n, own.high) : n;
+                const bool is_masked = causal && span.high > own.low;
+                const int seen = is_masked ? visible_keys(segment, s_.key_positions, n, own.high) : n;
                 const int offset = group * d_;
                 score_tile(seen, d_, s_.k, s_.q_t + offset, scale_log2, s_.scores);
                 if (!only_v_)
@@ -233,19 +234,20 @@ template <class T> class CellBackward {
                                 static_cast<T>(plan_.scale()));
                 T *const matrices[] = {s_.scores, s_.d_scores};
                 const std::span<T *const> found(matrices, only_v_ ? 1 : 2);
-                if (masked) // afterwards: a query's LSE may be NaN, and that is not for the keys it does not see
+                if (is_masked) // after gradient(): NaN in LSE must not reach keys that the query does not see
                     for (T *hidden : found)
                         vector.mask(hidden, seen, s_.key_positions, s_.query_positions + group, T{0});
-                const bool repeats = repeated.meets(own);
-                if (repeats)
+                const bool has_repeated = repeated.meets(own);
+                if (has_repeated)
                     for (T *hidden : found)
                         repeated.hide(group, seen, hidden, T{0});
-                const bool careful_q = (masked || repeats) && !q_finite, careful_k = (masked || repeats) && !k_finite;
-                add_to_keys(careful_q, seen, d_, columns, s_.scores, s_.d_out + offset, s_.d_v);
+                const bool skips_zeros_q = (is_masked || has_repeated) && !q_is_finite,
+                           skips_zeros_k = (is_masked || has_repeated) && !k_is_finite;
+                add_to_keys(skips_zeros_q, seen, d_, columns, s_.scores, s_.d_out + offset, s_.d_v);
                 if (only_v_)
                     continue;
-                add_to_keys(careful_q, seen, d_, columns, s_.d_scores, s_.q + offset, s_.d_k);
-                add_to_queries(careful_k, columns, d_, seen, s_.d_scores, s_.k, s_.d_q + offset);
+                add_to_keys(skips_zeros_q, seen, d_, columns, s_.d_scores, s_.q + offset, s_.d_k);
+                add_to_queries(skips_zeros_k, columns, d_, seen, s_.d_scores, s_.k, s_.d_q + offset);
             }
             add_tile(s_.d_v, s_.key_positions, n, d_v);
             if (!only_v_)
@@ -255,14 +257,14 @@ template <class T> class CellBackward {
             add_tile(s_.d_q, s_.query_positions, queries, HeadRows(gradients_.q, b, head, problem.queries.start));
     }
 
-    // Brings the tile's Q, dO, LSE and delta together. Returns whether Q and dO are finite.
+    // Loads the tile's Q, dO, LSE and delta. Returns true if Q and dO are finite.
     bool load_queries(std::int64_t b, std::int32_t head, int count) const {
         const VectorKernels<T> &vector = vector_kernels<T>();
         const std::int64_t start = plan_.problem().queries.start;
         const HeadRows out(tensors_.out, b, head, start);
-        bool finite = load_tile(HeadRows(tensors_.q, b, head, start), s_.query_positions, count, d_, s_.q);
-        finite &= load_tile(HeadRows(tensors_.d_out, b, head, start), s_.query_positions, count, d_, s_.d_out);
-        T *o = s_.d_q; // free until the first product
+        bool is_finite = load_tile(HeadRows(tensors_.q, b, head, start), s_.query_positions, count, d_, s_.q);
+        is_finite &= load_tile(HeadRows(tensors_.d_out, b, head, start), s_.query_positions, count, d_, s_.d_out);
+        T *o = s_.d_q; // d_q is free until the first product
         if (!only_v_)
             load_tile(out, s_.query_positions, count, d_, o);
         for (int i = 0; i < count; ++i) {
@@ -277,7 +279,7 @@ template <class T> class CellBackward {
         transpose_tile(s_.q, count, d_, s_.q_t);
         transpose_tile(s_.d_out, count, d_, s_.d_out_t);
         std::fill_n(s_.d_q, count * d_, T{0});
-        return finite;
+        return is_finite;
     }
 
     void add_tile(const T *tile, const std::int64_t *positions, int count, const HeadRows &rows) const {
@@ -293,12 +295,12 @@ template <class T> class CellBackward {
     bool only_v_;
 };
 
-// Calls work(b, n, head) for every row of a [B, N, heads, D] tensor, a few thousand to an item.
+// Calls work(b, n, head) for every row of a [B, N, heads, D] tensor. An item has a few thousand rows.
 template <class Work> void for_each_row(const annulus_tensor &tensor, int threads, Work work) {
-    constexpr std::int64_t rows_an_item = 4096;
+    constexpr std::int64_t rows_per_item = 4096;
     const std::int64_t n = tensor.shape[1], heads = tensor.shape[2], rows = tensor.shape[0] * n * heads;
-    parallel_for(threads, divide_up(rows, rows_an_item), [&](std::int64_t item, int) {
-        for (std::int64_t i = item * rows_an_item; i < std::min(rows, (item + 1) * rows_an_item); ++i)
+    parallel_for(threads, divide_up(rows, rows_per_item), [&](std::int64_t item, int) {
+        for (std::int64_t i = item * rows_per_item; i < std::min(rows, (item + 1) * rows_per_item); ++i)
             work(i / heads / n, i / heads % n, i % heads);
     });
 }
@@ -309,8 +311,8 @@ template <class T> void set_to_zero(const annulus_tensor &tensor, int threads) {
     });
 }
 
-// Rounds a gradient into the caller's tensor, where the two are not the same, or adds it to what is there. Of what is
-// added to, `gradient` holds the sums afterwards; rows that get nothing are not written.
+// Rounds a gradient into the caller's tensor, or adds it to what the tensor holds. Does nothing if the two are the
+// same. If it adds, `gradient` holds the sums afterwards, and rows whose gradient is zero are not written.
 template <class T> void write(const annulus_tensor &gradient, const annulus_tensor &target, bool adds, int threads) {
     if (gradient.data == target.data)
         return;
@@ -322,7 +324,7 @@ template <class T> void write(const annulus_tensor &gradient, const annulus_tens
         if (adds) {
             if (std::all_of(from, from + columns, [](T x) { return x == 0; }))
                 return;
-            std::array<T, most_columns> before;
+            std::array<T, max_columns> before;
             vector.load_row(target.dtype, to, columns, before.data());
             vector.add(from, before.data(), columns);
         }
@@ -340,7 +342,7 @@ template <class T> std::size_t bytes_of_cell_scratch(const Plan &plan) {
 
 namespace {
 
-// Adds what the plan's keys give to the gradients.
+// Adds the contributions of the plan's keys to the gradients.
 template <class T>
 void add_gradients(const Plan &plan, const CallTensors &tensors, const Gradients &gradients, const Workspace &workspace,
                    int threads) {
@@ -368,7 +370,7 @@ void write_gradients(const Plan &plan, const Gradients &gradients, const CallTen
     write<T>(gradients.v, tensors.d_v, targets.v.adds, threads);
 }
 
-// Partial results, whose rows lie head by head.
+// Returns partial results as tensors; their rows are stored head by head.
 template <class T> Gradients gradients_of(const Plan &plan, const PartialResults &partial) {
     const Problem &p = plan.problem();
     const auto tensor = [&](void *data, std::int64_t n, std::int64_t heads) {
@@ -385,7 +387,7 @@ template <class T> std::size_t backward_bytes(const Plan &plan, CallPart part, i
     Workspace ledger;
     if (part == CallPart::whole)
         book_gradients<T>(ledger, plan, nullptr);
-    std::int64_t cells = 0; // at a time
+    std::int64_t cells = 0; // in one step
     for (const BranchPlan &branch : plan.branches())
         cells = std::max(cells, Schedule(plan, branch).cells());
     ledger.skip(bytes_of_cell_scratch<T>(plan), std::min<std::int64_t>(threads, cells));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `cpu` engine's entry: float64 tensors accumulate in double, all others in float.
+// The entry of the engine `cpu`. float64 tensors accumulate in double, all others in float.
 #include "engine/engine.hpp"
 #include "core/workspace.hpp"
 #include "cpu/blocked/passes.hpp"
@@ -18,7 +18,7 @@ namespace annulus {
 
 namespace {
 
-// Nothing of it changes in run(): several threads may be there at a time.
+// run() changes no member: several threads may run one call at the same time.
 template <class T> class BlockedCall final : public PreparedCall {
   public:
     BlockedCall(const Plan &plan, annulus_pass pass, CallPart part, int threads)
@@ -56,8 +56,8 @@ Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &
     return {std::make_unique<BlockedCall<float>>(plan, pass, part, limits.threads)};
 }
 
-// Sequences that are long go one after the other, each with all threads. The others go side by side with one thread
-// each, the longest first: they are too short to keep many threads busy.
+// Runs long sequences one after the other, each with all threads. Runs the others at the same time, each with one
+// thread, longest first: they are too short to keep many threads busy.
 class SequencesSideBySide final : public PreparedCall {
   public:
     SequencesSideBySide(const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits)
@@ -69,19 +69,20 @@ class SequencesSideBySide final : public PreparedCall {
         std::iota(order_.begin(), order_.end(), 0);
         const auto pairs_of = [&](std::size_t item) { return pairs[plans.items()[item].plan]; };
         std::ranges::stable_sort(order_, std::ranges::greater(), pairs_of);
-        // What is left when a thread gets its last sequence is no more than that sequence.
+        // The work that remains when a thread takes its last sequence is at most that sequence.
         double rest = plans.pairs(ANNULUS_ALL_BRANCHES);
         const auto is_long = [&](std::size_t item) { return pairs_of(item) * 8 * limits.threads > rest; };
-        for (; long_ < order_.size() && is_long(order_[long_]); ++long_)
-            rest -= pairs_of(order_[long_]);
+        for (; long_count_ < order_.size() && is_long(order_[long_count_]); ++long_count_)
+            rest -= pairs_of(order_[long_count_]);
         Limits one_thread = limits;
         one_thread.threads = 1;
         for (std::size_t i = 0; i < order_.size(); ++i) {
             const std::size_t plan = plans.items()[order_[i]].plan;
-            std::size_t &bytes = i < long_ ? long_bytes_ : short_bytes_;
+            std::size_t &bytes = i < long_count_ ? long_bytes_ : short_bytes_;
             if (!calls_[plan])
                 calls_[plan] =
-                    prepare(plans.plans()[plan], pass, CallPart::whole, device, i < long_ ? limits : one_thread).call;
+                    prepare(plans.plans()[plan], pass, CallPart::whole, device, i < long_count_ ? limits : one_thread)
+                        .call;
             bytes = std::max(bytes, calls_[plan]->workspace_bytes());
         }
     }
@@ -95,12 +96,12 @@ class SequencesSideBySide final : public PreparedCall {
     void run(const CallTensors &tensors, const PartialResults &, void *workspace, void *stream) override {
         if (!plans_.covers_rows())
             clear_rows(plans_.rows(), pass_, tensors, device_, limits_, stream);
-        for (std::size_t i = 0; i < long_; ++i)
+        for (std::size_t i = 0; i < long_count_; ++i)
             run(order_[i], tensors, workspace);
-        const auto is_short = static_cast<std::int64_t>(order_.size() - long_);
-        parallel_for(limits_.threads, is_short, [&](std::int64_t i, int worker) {
+        const auto short_count = static_cast<std::int64_t>(order_.size() - long_count_);
+        parallel_for(limits_.threads, short_count, [&](std::int64_t i, int worker) {
             std::byte *const all = static_cast<std::byte *>(workspace);
-            run(order_[long_ + static_cast<std::size_t>(i)], tensors,
+            run(order_[long_count_ + static_cast<std::size_t>(i)], tensors,
                 all + static_cast<std::size_t>(worker) * short_bytes_);
         });
     }
@@ -116,10 +117,10 @@ class SequencesSideBySide final : public PreparedCall {
     const annulus_pass pass_;
     Device &device_;
     const Limits limits_;
-    std::vector<std::unique_ptr<PreparedCall>> calls_; // of the plans
-    std::vector<std::size_t> order_;                   // of the items, the longest first
-    std::size_t long_ = 0;                             // so many of them
-    std::size_t long_bytes_ = 0, short_bytes_ = 0;     // of workspace, of one sequence
+    std::vector<std::unique_ptr<PreparedCall>> calls_; // by plan
+    std::vector<std::size_t> order_;                   // indices of the items, longest first
+    std::size_t long_count_ = 0;                       // number of long items in order_
+    std::size_t long_bytes_ = 0, short_bytes_ = 0;     // workspace of one sequence
 };
 
 Preparation prepare_side_by_side(const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits) {

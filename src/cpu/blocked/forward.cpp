@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward on the CPU. The queries of one batch entry and head are cut into blocks of consecutive positions; a block
-// goes through all branches with one running softmax (m, l, unnormalised O) and writes O and LSE once. So the memory it
-// needs is that of a few blocks, whatever N is, and blocks run on any thread with the same bits.
+// Forward on the CPU. The queries of one batch entry and head are cut into blocks of consecutive positions. A block
+// goes through all branches with one running softmax (m, l, unnormalised O) and writes O and LSE once. So the memory is
+// that of a few blocks, whatever N is. Blocks may run on any thread and give the same bits.
 //
 // With S in units of log2 the running softmax over key tiles is: m' = max(m, S), P = 2^(S - m'), l' = l 2^(m - m') +
 // sum P, O' = O 2^(m - m') + P V; at the end O / l and LSE = (m + log2 l) ln 2 (Milakov and Gimelshein 2018,
@@ -23,10 +23,10 @@ namespace annulus {
 
 namespace {
 
-// Positions in a block. A branch of dilation r works on 1/r of them at a time, so sparse branches ask for long blocks;
-// the bound keeps the block's O in a cache of a few megabytes. Never so long that few blocks are left to share among
-// threads. A power of two that depends on the whole sequence alone: cutting a job into query windows at multiples of
-// the longest block changes no bit.
+// Returns the number of positions in a block. A branch of dilation r works on 1/r of them at a time, so sparse branches
+// need long blocks. The upper bound keeps the block's O in a cache of a few megabytes. Blocks are shortened until there
+// are enough of them for the threads. The length is a power of two that depends on the whole sequence alone. So cutting
+// a job into query windows at multiples of the longest block changes no bit.
 std::int64_t block_length(const Plan &plan) {
     constexpr std::int64_t longest = 16384, enough_blocks = 64;
     std::int64_t dilation = 1;
@@ -46,11 +46,11 @@ template <class T> struct Scratch {
     T *o;                  // [block, D]
     T *m;                  // [block]
     T *l;                  // [block]
-    std::int64_t *places;  // [block], of the positions along the curve of the branch at hand
+    std::int64_t *places;  // [block], places of the positions along the curve of the current branch
     std::int64_t *members; // [block], positions of the queries of one class
-    // A tile of its queries.
+    // A tile of the block's queries.
     T *rows;       // [query_tile, D]
-    T *q;          // the same transposed
+    T *q;          // transposed
     T *tile_o;     // [query_tile, D]
     T *tile_m;     // [query_tile]
     T *tile_l;     // [query_tile]
@@ -92,14 +92,14 @@ template <class T> class BlockForward {
     BlockForward(const Plan &plan, const CallTensors &tensors, const Scratch<T> &scratch)
         : plan_(plan), tensors_(tensors), s_(scratch), d_(plan.problem().head_dim) {}
 
-    // The block of a batch entry and head.
+    // A block of a batch entry and head.
     struct Head {
         std::int64_t b;
         std::int32_t head;
         Window block;
     };
 
-    // Keeps the block's state where the parts of a call meet.
+    // Keeps the block's state in the partial results that the parts of a call share.
     void use_partial_results(const Head &at, const PartialResults &partial) {
         const Problem &problem = plan_.problem();
         const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
@@ -124,14 +124,14 @@ template <class T> class BlockForward {
                     run_segment(at, branch, branch.segment(i));
     }
 
-    // From the state after all keys, which lie in `keys`.
+    // Writes the outputs from the state after all keys. `keys` is the window that contains these keys.
     void write(const Head &at, const Window &keys) const {
         const HeadRows out(tensors_.out, at.b, at.head, plan_.problem().queries.start);
         for (std::int64_t i = 0; i < at.block.length; ++i) {
             const std::int64_t position = at.block.start + i;
             const bool no_sum = s_.l[i] == T{0};
             const bool empty = no_sum && !has_keys(plan_, at.head, position, keys);
-            // A row all of whose keys have the score -infinity is not one without keys.
+            // A row with keys, but only keys with the score -infinity, is NaN. It differs from a row without keys.
             const T sum = no_sum ? std::numeric_limits<T>::quiet_NaN() : s_.l[i];
             if (empty) // 0 in every dtype
                 std::memset(out[position], 0, static_cast<std::size_t>(d_ * dtype_bytes(out.dtype())));
@@ -154,7 +154,7 @@ template <class T> class BlockForward {
                             [&](const ClassPair &pair) { run_pair(at, branch, part, pair); });
     }
 
-    // The queries of a pair inside `part` against its keys.
+    // Processes the queries of a pair inside `part` against its keys.
     void run_pair(const Head &at, const BranchPlan &branch, const Window &part, const ClassPair &pair) const {
         std::int64_t count = 0;
         if (pair.segment.curve.is_linear()) {
@@ -199,35 +199,35 @@ template <class T> class BlockForward {
                 continue;
             repeated.meet({queries[0], last_query}, s_.key_positions, n, span);
             load_tile(k, s_.key_positions, n, d_, s_.k);
-            const bool v_finite = load_tile(v, s_.key_positions, n, d_, s_.v);
+            const bool v_is_finite = load_tile(v, s_.key_positions, n, d_, s_.v);
             for (int group = 0; group < count; group += group_columns) {
                 const int columns = std::min(group_columns, count - group);
                 const std::int64_t last = queries[group + columns - 1];
                 if (causal && span.low > last)
                     continue;
-                const bool masked = causal && span.high > queries[group];
-                const int seen = masked ? visible_keys(segment, s_.key_positions, n, last) : n;
+                const bool is_masked = causal && span.high > queries[group];
+                const int seen = is_masked ? visible_keys(segment, s_.key_positions, n, last) : n;
                 score_tile(seen, d_, s_.k, s_.q + group * d_, scale_log2, s_.scores);
-                if (masked) {
+                if (is_masked) {
                     std::copy_n(queries + group, columns, s_.masking_positions);
                     vector.mask(s_.scores, seen, s_.key_positions, s_.masking_positions,
                                 -std::numeric_limits<T>::infinity());
                 }
-                const bool repeats = repeated.meets({queries[group], last});
-                if (repeats)
+                const bool has_repeated = repeated.meets({queries[group], last});
+                if (has_repeated)
                     repeated.hide(group, seen, s_.scores, -std::numeric_limits<T>::infinity());
                 T *o = s_.tile_o + group * d_;
                 if (vector.softmax(s_.scores, seen, s_.tile_m + group, s_.tile_l + group, s_.correction))
                     for (int c = 0; c < columns; ++c)
                         if (s_.correction[c] != T{1})
                             vector.scale(o + c * d_, s_.correction[c], d_);
-                add_to_queries((masked || repeats) && !v_finite, columns, d_, seen, s_.scores, s_.v, o);
+                add_to_queries((is_masked || has_repeated) && !v_is_finite, columns, d_, seen, s_.scores, s_.v, o);
             }
         }
         store_state(at, queries, count);
     }
 
-    // The tile's rows of the running state are brought together, and put back when its keys are done.
+    // Copies the tile's rows of the running state together; store_state() copies them back after the tile's keys.
     void load_state(const Head &at, const std::int64_t *queries, int count) const {
         for (int i = 0; i < count; ++i) {
             const std::int64_t row = queries[i] - at.block.start;
@@ -249,7 +249,7 @@ template <class T> class BlockForward {
         }
     }
 
-    // `padding` keys of score 0 and value 0.
+    // Adds `padding` keys of score 0 and value 0 to the state.
     void add_zero_keys(std::int64_t padding, int count) const {
         for (int i = 0; i < count; ++i) {
             const T m = std::max(s_.tile_m[i], T{0});
@@ -296,7 +296,7 @@ void for_each_block(const Plan &plan, const CallTensors &tensors, void *workspac
     const std::int64_t length = block_length(plan);
     const std::int64_t blocks = blocks_of_head(plan);
     const std::size_t piece = scratch_bytes<T>(plan);
-    // Late blocks first: under causality they are the long ones.
+    // Last blocks first: under causality they take longest.
     parallel_for(threads, block_count(plan), [&](std::int64_t item, int worker) {
         const auto head = static_cast<std::int32_t>(item % problem.heads);
         const std::int64_t b = item / problem.heads % problem.batch;
@@ -332,7 +332,7 @@ template <class T>
 void finish_forward(const Plan &plan, const CallTensors &tensors, const PartialResults &partial, int threads) {
     for_each_block<T>(plan, tensors, nullptr, threads, [&](BlockForward<T> block, const auto &at) {
         block.use_partial_results(at, partial);
-        block.write(at, {0, plan.problem().sequence_length}); // the parts' keys are those of all ranks
+        block.write(at, {0, plan.problem().sequence_length}); // the parts have the keys of all ranks
     });
 }
 

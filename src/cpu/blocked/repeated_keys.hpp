@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The key rule `once`: which pairs of a tile an earlier branch has as well, where they count. Rows of queries and keys
-// are compared by the classes of that branch (class_pairs.hpp), whose numbers are found once for a tile; where no
-// segment of an earlier branch meets both sides of it nothing is looked at.
+// The key rule `once`: hides the pairs of a tile that an earlier branch has as well, because they count there. Queries
+// and keys are compared by their classes in the earlier branch (class_pairs.hpp), which are found once for a tile. An
+// earlier branch is skipped if none of its segments meets both sides of the tile.
 #pragma once
 
 #include "core/class_pairs.hpp"
@@ -17,15 +17,15 @@ namespace annulus {
 
 class RepeatedKeys {
   public:
-    // What is known of an earlier branch.
+    // What is known of one earlier branch.
     struct Table {
-        std::int64_t *query_classes; // [query_tile], -1 where there is none
+        std::int64_t *query_classes; // [query_tile], -1 for a query without class
         std::int64_t *key_classes;   // [key_tile]
-        bool has_queries;            // the queries' classes have been found
-        bool meets_keys;             // a segment of it meets the queries and the keys
+        bool has_queries;            // query_classes has been filled
+        bool meets_keys;             // a segment of the branch meets the queries and the keys
     };
 
-    // One for each branch that may come before another.
+    // Books a table for each branch that may come before another.
     static Table *book(Workspace &workspace, const Plan &plan) {
         const auto branches = plan.shares_keys() ? static_cast<std::int64_t>(plan.branches().size()) - 1 : 0;
         Table *const tables = workspace.take<Table>(branches);
@@ -38,7 +38,7 @@ class RepeatedKeys {
         return tables;
     }
 
-    // Of a tile of queries of a head. `earlier` are the branches before the one that the tile is of.
+    // For a tile of queries of a head. `earlier` are the branches before the branch of the tile.
     RepeatedKeys(Table *tables, std::span<const BranchPlan> earlier, std::int32_t head, const std::int64_t *queries,
                  int count)
         : tables_(tables), earlier_(earlier), head_(head), queries_(queries), count_(count) {
@@ -46,7 +46,7 @@ class RepeatedKeys {
             tables[i].has_queries = false;
     }
 
-    // Turns to a tile of keys for queries in a span.
+    // Prepares for a tile of keys whose positions are in `span`, for queries in `queries`.
     void meet(const Span &queries, const std::int64_t *keys, int count, const Span &span) {
         meets_ = false;
         for (std::size_t i = 0; i < earlier_.size(); ++i) {
@@ -64,7 +64,7 @@ class RepeatedKeys {
         keys_ = span;
     }
 
-    // Whether some of the keys may be repeated for queries in a span.
+    // True if some of the keys may be repeated for the queries in a span.
     bool meets(const Span &queries) const {
         if (!meets_)
             return false;
@@ -74,7 +74,7 @@ class RepeatedKeys {
         return false;
     }
 
-    // Sets the scores of repeated keys to `value`, for the queries from number `group` on and the first `keys` keys.
+    // Sets the scores of repeated keys to `value`, for the queries from index `group` on and the first `keys` keys.
     template <class T> void hide(int group, int keys, T *scores, T value) const {
         for (std::size_t i = 0; i < earlier_.size(); ++i)
             if (tables_[i].meets_keys)

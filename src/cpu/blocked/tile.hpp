@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles: a few hundred rows of the caller's tensors, brought together in the type of accumulation. Copying a tile costs
-// a few hundredths of the products made with it, and serves every dtype, stride, dilation and order alike.
+// Tiles: copies of a few hundred rows of the caller's tensors in the type of accumulation. Copying a tile costs a few
+// per cent of the products made with it. It handles every dtype, stride, dilation and order in the same way.
 #pragma once
 
 #include "core/dtype_number.hpp"
@@ -14,10 +14,10 @@
 
 namespace annulus {
 
-// Query rows worked on at a time.
+// Number of query rows in a tile.
 inline constexpr int query_tile = 16 * group_columns;
 
-// Key rows worked on at a time: as many as the caches next to a core hold of K and V.
+// Returns the number of key rows in a tile. K and V of a tile fit into the caches of a core.
 inline int key_tile(std::int32_t head_dim) {
     return std::min(128, 16384 / head_dim);
 }
@@ -40,21 +40,21 @@ class HeadRows {
     annulus_dtype dtype_;
     std::int64_t row_bytes_;
     std::int64_t start_;  // global position of the tensor's first row
-    std::int64_t stride_; // positions to a row
-    std::byte *data_;     // null where the tensor has no rows
-    std::int64_t first_;  // bytes to the first of these rows
+    std::int64_t stride_; // positions between consecutive rows
+    std::byte *data_;     // null if the tensor has no rows
+    std::int64_t first_;  // offset in bytes of the head's first row
 };
 
-// Reads the rows at `positions` into tile [count, d]. Returns whether all of it is finite.
+// Reads the rows at `positions` into tile [count, d]. Returns true if all elements are finite.
 template <class T> bool load_tile(const HeadRows &rows, const std::int64_t *positions, int count, int d, T *tile) {
-    bool finite = true;
+    bool is_finite = true;
     for (int i = 0; i < count; ++i)
-        finite &=
+        is_finite &=
             vector_kernels<T>().load_row(rows.dtype(), rows[positions[i]], d, tile + static_cast<std::int64_t>(i) * d);
-    return finite;
+    return is_finite;
 }
 
-// Writes tile [count, d] as groups of `group_columns` columns, [group][d][group_columns]; columns beyond count are
+// Writes tile [count, d] as groups of `group_columns` columns, [group][d][group_columns]. Columns beyond count are
 // zero.
 template <class T> void transpose_tile(const T *tile, int count, int d, T *transposed) {
     for (int group = 0; group * group_columns < count; ++group) {
@@ -69,14 +69,14 @@ template <class T> void transpose_tile(const T *tile, int count, int d, T *trans
     }
 }
 
-// S[keys, group_columns] = factor * rows Q^T, of rows [keys, d] with a group of transposed queries. A factor of Q
-// beforehand could overflow where the product does not.
+// Computes S[keys, group_columns] = factor * rows Q^T, for rows [keys, d] and a group of transposed queries. If the
+// factor were applied to Q first, Q could overflow where the product does not.
 template <class T> void score_tile(int keys, int d, const T *rows, const T *transposed, T factor, T *scores) {
     vector_kernels<T>().multiply({keys, group_columns, d, rows, d, 1, transposed, scores, false, factor});
 }
 
-// The product with `adds`, but where an element of A is 0 the row of B is left out: 0 times NaN or infinity must not
-// reach a row that does not attend to it. For the rare tiles that are masked and hold such a value.
+// Computes the product with `adds`, but skips the row of B wherever the element of A is 0. Otherwise 0 times NaN or
+// infinity would reach a row that does not attend to it. Used for the rare tiles that are masked and hold such a value.
 template <class T> void add_product_skipping_zeros(const TileProduct<T> &x) {
     for (int i = 0; i < x.m; ++i)
         for (int k = 0; k < x.k; ++k) {
@@ -87,19 +87,19 @@ template <class T> void add_product_skipping_zeros(const TileProduct<T> &x) {
         }
 }
 
-// C[keys, d] += A B, of A [keys, group_columns] and B [columns, d].
-template <class T> void add_to_keys(bool careful, int keys, int d, int columns, const T *a, const T *b, T *c) {
+// Computes C[keys, d] += A B, for A [keys, group_columns] and B [columns, d].
+template <class T> void add_to_keys(bool skips_zeros, int keys, int d, int columns, const T *a, const T *b, T *c) {
     const TileProduct<T> product{keys, d, columns, a, group_columns, 1, b, c, true};
-    careful ? add_product_skipping_zeros(product) : vector_kernels<T>().multiply(product);
+    skips_zeros ? add_product_skipping_zeros(product) : vector_kernels<T>().multiply(product);
 }
 
-// C[columns, d] += A^T B, of A [keys, group_columns] and B [keys, d].
-template <class T> void add_to_queries(bool careful, int columns, int d, int keys, const T *a, const T *b, T *c) {
+// Computes C[columns, d] += A^T B, for A [keys, group_columns] and B [keys, d].
+template <class T> void add_to_queries(bool skips_zeros, int columns, int d, int keys, const T *a, const T *b, T *c) {
     const TileProduct<T> product{columns, d, keys, a, 1, group_columns, b, c, true};
-    careful ? add_product_skipping_zeros(product) : vector_kernels<T>().multiply(product);
+    skips_zeros ? add_product_skipping_zeros(product) : vector_kernels<T>().multiply(product);
 }
 
-// The smallest and the largest of some positions.
+// The smallest and the largest of a set of positions.
 struct Span {
     std::int64_t low, high;
 };
@@ -108,8 +108,8 @@ inline Span span_of(const std::int64_t *positions, int count) {
     return {*low, *high};
 }
 
-// Global positions of the places from … from + count - 1 of a progression, as far as they lie in the window. Returns
-// their number.
+// Writes the global positions of the places from … from + count - 1 of a progression, as far as they lie in the window.
+// Returns their number.
 inline int fill_positions(const Segment &segment, const Progression &places, std::int64_t from, std::int64_t count,
                           const Window &window, std::int64_t *positions) {
     int filled = 0;
@@ -121,7 +121,7 @@ inline int fill_positions(const Segment &segment, const Progression &places, std
     return filled;
 }
 
-// How many keys of a tile come into question for a query at `last` or before: where positions ascend, those up to it.
+// Returns how many keys of a tile a query at or before `last` may see: if positions ascend, the keys up to `last`.
 inline int visible_keys(const Segment &segment, const std::int64_t *positions, int count, std::int64_t last) {
     return segment.curve.is_linear()
                ? static_cast<int>(std::upper_bound(positions, positions + count, last) - positions)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference engine: the definition, evaluated for every pair of a query and a key, in float64. Nothing here is
-// fast, and nothing but sizes, pattern and scale comes from the plan, so that every other engine can be held against
-// it.
+// fast. Only sizes, pattern and scale come from the plan, so that every other engine can be compared with this one.
 #include "core/dtype.hpp"
 #include "core/tensor.hpp"
 #include "core/workspace.hpp"
@@ -27,7 +26,7 @@ struct Vector {
     Vector operator-() const { return {-row, -column}; }
 };
 
-// Sides of rectangles are vectors along one axis, as long as the side has cells.
+// Sides of rectangles are vectors along one axis. Their length is the number of cells of the side.
 std::int64_t cells(Vector side) {
     return std::abs(side.row + side.column);
 }
@@ -36,18 +35,18 @@ Vector step(Vector side) {
     return {side.row / cells(side), side.column / cells(side)};
 }
 
-// Half a side, rounded towards smaller rows and columns.
+// Returns half of a side, rounded towards smaller rows and columns.
 Vector half(Vector side) {
     return {side.row >> 1, side.column >> 1};
 }
 
-// Half a side; of an odd number of cells, one more, unless the side is too short for that.
+// Returns half of a side, plus one cell if that is odd and the side is longer than two cells.
 Vector even_half(Vector side) {
     const Vector h = half(side);
     return cells(h) % 2 == 1 && cells(side) > 2 ? h + step(side) : h;
 }
 
-// Visits the rectangle with the given sides from `corner` to the other end of `major`.
+// Visits the rectangle with the given sides, from `corner` to the other end of `major`.
 template <class Visit> void walk(Vector corner, Vector major, Vector minor, Visit &visit) {
     if (cells(major) == 1 || cells(minor) == 1) {
         const Vector line = cells(minor) == 1 ? major : minor;
@@ -65,7 +64,7 @@ template <class Visit> void walk(Vector corner, Vector major, Vector minor, Visi
     }
 }
 
-// Calls place(position, p) for every position of a segment, p its index along the curve.
+// Calls place(position, p) for every position of a segment, where p is its index along the curve.
 template <class Place> void follow_curve(std::int64_t length, std::int64_t grid_width, const Place &place) {
     std::int64_t columns = grid_width;
     if (columns == 0 || length % columns != 0) {
@@ -87,15 +86,15 @@ template <class Place> void follow_curve(std::int64_t length, std::int64_t grid_
 
 struct Attended {
     std::int64_t m;      // global position of the key
-    double multiplicity; // in the union over the branches
+    double multiplicity; // number of branches in which the query has the key
     double score;        // scale * Q[n] . K[m]
     double p;            // multiplicity * exp(score - LSE)
 };
 
-// Everything a call keeps in its workspace.
+// The arrays of a call in its workspace.
 struct Scratch {
-    std::int64_t *segments; // of every global position in every branch: branches x N
-    std::int64_t *residues; // the same
+    std::int64_t *segments; // branches x N: for each branch, the segment of every global position
+    std::int64_t *residues; // branches x N: its residue
     Attended *keys;         // of one query
     double *row;            // of O or of dQ
     double *d_k;            // of one batch entry and key/value head
@@ -123,13 +122,13 @@ class Definition {
         : pattern_(plan.pattern()), problem_(plan.problem()), segments_(scratch.segments), residues_(scratch.residues) {
     }
 
-    // Tabulates what the questions below look up.
+    // Fills the tables that the functions below read.
     void fill() const {
         for (std::size_t i = 0; i < pattern_.branches.size(); ++i)
             fill(pattern_.branches[i], segments(i), residues(i));
     }
 
-    // How often m occurs in A(n, h).
+    // Returns how often m occurs in A(n, h).
     int multiplicity(std::int64_t n, std::int64_t m, std::int32_t h) const {
         if (pattern_.causal && m > n)
             return 0;
@@ -154,7 +153,7 @@ class Definition {
         return pattern_.key_rule == ANNULUS_KEY_ONCE ? std::min(count, 1) : count;
     }
 
-    // How many keys of score 0 and value 0 query n of head h sees besides: slots without a real position.
+    // Returns how many keys of score 0 and value 0 query n of head h sees in addition: slots without a real position.
     std::int64_t zero_keys(std::int64_t n, std::int32_t h) const {
         if (pattern_.padding_rule != ANNULUS_PADDING_ZERO_KEYS || pattern_.causal)
             return 0;
@@ -184,7 +183,7 @@ class Definition {
         return (pattern_.head_shard.total ? pattern_.head_shard.total : problem_.heads) - branch.first_head;
     }
 
-    // A head of the call counted inside the branch's range.
+    // Returns a head of the call relative to the branch's first head.
     std::int64_t counted(const Branch &branch, std::int32_t h) const {
         return std::int64_t{h} + pattern_.head_shard.first - branch.first_head;
     }
@@ -244,7 +243,7 @@ template <class T> double dot(const T *a, const T *b, std::int32_t length) {
     return sum;
 }
 
-// Q . K, NaN where a sum of finite numbers leaves the range: a partial one may, and the whole not.
+// Returns Q . K, or NaN if a sum of finite numbers overflows: a partial sum may overflow when the whole does not.
 template <class T> double product(const T *q, const T *k, std::int32_t length) {
     const double sum = dot(q, k, length);
     const auto is_infinite = [](T x) { return std::isinf(to_double(x)); };
@@ -263,7 +262,7 @@ template <class T> void store(T *to, const double *from, std::int32_t length) {
         to[d] = from_float<T>(from[d]);
 }
 
-// Adding 0 is none: it would make 0 of -0.
+// Does not add 0: that would turn -0 into 0.
 template <class T> void store_sum(T *to, const double *from, std::int32_t length) {
     for (std::int32_t d = 0; d < length; ++d)
         if (from[d] != 0)
@@ -305,10 +304,10 @@ template <class T> class Reference {
   private:
     using Statistic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-    // A(n, h), n being row i of the queries.
+    // The keys of A(n, h), where n is row i of the queries.
     struct Row {
         const Attended *begin, *end;
-        double lse; // -infinity where there are no keys, NaN where all have the score -infinity
+        double lse; // -infinity if there are no keys, NaN if all have the score -infinity
     };
 
     // Keys outside A(n, h) are not even read.
@@ -326,8 +325,8 @@ template <class T> class Reference {
             }
 
         // Subtracting the largest score keeps the exponentials in range; any finite shift gives the same result. The
-        // sum itself normalises them: beside a large score LSE has no digits left for the sum's logarithm.
-        // Of scores that are all -infinity it leaves NaN.
+        // probabilities are divided by the sum, not computed from LSE: next to a large score, LSE has no digits left
+        // for the sum's logarithm. If all scores are -infinity, the result is NaN.
         const double shift = largest == std::numeric_limits<double>::infinity() ? 0 : largest;
         double sum = zero_keys > 0 ? zero_keys * std::exp(-shift) : 0;
         for (Attended *key = begin; key != end; ++key) {
@@ -349,13 +348,14 @@ template <class T> class Reference {
             *statistic<Statistic>(*t.lse, b, h, i) = static_cast<Statistic>(lse);
     }
 
-    // What turns P over the keys at hand into P under the caller's LSE, which may count other keys besides (a merged
-    // one). Where it counts none, it says no more than Q and K do, without the digits that rounding took from it.
+    // Returns the factor that turns P over the keys of this call into P under the caller's LSE. That LSE may count
+    // other keys as well (a merged LSE). If it does not, the factor is 1: the LSE is a rounded form of what Q and K
+    // give.
     static double merged_factor(double lse, Statistic merged_lse) {
         return static_cast<Statistic>(lse) == merged_lse ? 1 : std::exp(lse - merged_lse);
     }
 
-    // Writes dQ[n] and adds to dK and dV what query n gives.
+    // Writes dQ[n], and adds the contributions of query n to dK and dV.
     void backward_row(const CallTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
         const std::int32_t D = problem_.head_dim;
         const Row attended = attend(t.q, t.k, b, h, i);
@@ -392,7 +392,7 @@ template <class T> class Reference {
             store_in(row<T>(t, b, n, h));
     }
 
-    // Row of K or V at global position m that query head h reads.
+    // Returns the row of K or V at global position m that query head h reads.
     const T *key_row(const annulus_tensor &t, std::int64_t b, std::int64_t m, std::int32_t h) const {
         return row<T>(t, b, m - problem_.keys.start, h / (problem_.heads / problem_.kv_heads));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an attention mass needs on a CPU beside the engine.
+// The work for attention mass on a CPU before and after the engine.
 #include "engine/mass.hpp"
 
 #include "core/dtype_number.hpp"
@@ -12,11 +12,11 @@ namespace annulus {
 
 namespace {
 
-// use(index) for so many rows, some thousands by a thread at a time.
+// Calls use(index) for `rows` rows. A thread takes some thousands at a time.
 template <class Use> void for_each_row(int threads, std::int64_t rows, const Use &use) {
-    constexpr std::int64_t at_a_time = 4096;
-    parallel_for(threads, divide_up(rows, at_a_time), [&](std::int64_t item, int) {
-        for (std::int64_t i = item * at_a_time; i < std::min(rows, (item + 1) * at_a_time); ++i)
+    constexpr std::int64_t rows_per_item = 4096;
+    parallel_for(threads, divide_up(rows, rows_per_item), [&](std::int64_t item, int) {
+        for (std::int64_t i = item * rows_per_item; i < std::min(rows, (item + 1) * rows_per_item); ++i)
             use(i);
     });
 }

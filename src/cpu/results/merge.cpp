@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The merge on a CPU: threads take blocks of positions, with all their heads, which lie side by side.
+// Merges results on a CPU. Threads take blocks of positions with all their heads, which are neighbours in memory.
 #include "engine/merge.hpp"
 
 #include "core/dtype_number.hpp"
@@ -18,10 +18,10 @@ namespace annulus {
 namespace {
 
 constexpr std::int64_t block_rows = 16;
-constexpr int most_columns = 256;
-constexpr int group_parts = 8; // that are added at a time
+constexpr int max_columns = 256;
+constexpr int group_parts = 8; // number of parts that are added at a time
 
-// What a row's LSEs say of it.
+// What the parts' LSEs of a row say.
 template <class T> struct RowLse {
     T largest = -std::numeric_limits<T>::infinity();
     bool is_sound = true; // none is NaN or +infinity
@@ -37,15 +37,15 @@ template <class T> RowLse<T> read_lses(const MergeWork &work, std::int64_t b, st
     return row;
 }
 
-// The parts' rows by their weights exp(LSE_i - largest), in `sum`; returns the sum of the weights.
+// Sets `sum` to the sum of the parts' rows times their weights exp(LSE_i - largest). Returns the sum of the weights.
 template <class T>
 T add_parts(const MergeWork &work, std::int64_t b, std::int64_t h, std::int64_t n, T largest, T *sum) {
     const VectorKernels<T> &kernels = vector_kernels<T>();
     const std::int64_t element = dtype_bytes(work.dtype);
-    alignas(64) std::array<T, group_parts * most_columns> rows;
+    alignas(64) std::array<T, group_parts * max_columns> rows;
     std::array<T, group_parts> weights;
     TileProduct<T> product{1, work.head_dim, 0, weights.data(), group_parts, 1, rows.data(), sum};
-    product.adds = true; // a product that does not add takes an infinity for a score beyond the range
+    product.adds = true; // a product without `adds` would make NaN of an infinity
     std::fill_n(sum, work.head_dim, T{0});
     T weight_sum = 0;
     for (int i = 0; i < work.count; ++i) {
@@ -72,8 +72,8 @@ T add_parts(const MergeWork &work, std::int64_t b, std::int64_t h, std::int64_t 
 
 template <class T> void merge_row(const MergeWork &work, std::int64_t b, std::int64_t h, std::int64_t n) {
     const RowLse<T> row = read_lses<T>(work, b, h, n);
-    alignas(64) std::array<T, most_columns> sum;
-    T factor = 1, lse = row.largest; // -infinity where all are
+    alignas(64) std::array<T, max_columns> sum;
+    T factor = 1, lse = row.largest; // -infinity if all LSEs are
     if (!row.is_sound) {
         lse = std::numeric_limits<T>::quiet_NaN();
         sum.fill(lse);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of tiles, of one thread and without memory of their own. A tile of C stays in registers while its
-// rows of A are broadcast against rows of B; operands are small enough for the caches and are not packed.
+// Matrix products of tiles. They use one thread and no memory of their own. A tile of C stays in registers while its
+// rows of A are broadcast against rows of B. The operands are small enough for the caches and are not packed.
 #include "cpu/simd/simd_vector.hpp"
 
 namespace annulus::ANNULUS_SIMD {
 
 namespace {
 
-// Rows and vectors of C in registers: their sums, the vectors of a row of B and a broadcast fill the register file.
+// Size of a tile of C. The sums, the vectors of a row of B and one broadcast element together fill the register file.
 #if defined(__AVX512F__)
 constexpr int tile_rows = 12, tile_vectors = 2; // of 32 registers
 #elif defined(__AVX__)
@@ -15,10 +15,10 @@ constexpr int tile_rows = 6, tile_vectors = 2; // of 16
 #elif defined(__aarch64__)
 constexpr int tile_rows = 6, tile_vectors = 4; // of 32
 #else
-constexpr int tile_rows = 4, tile_vectors = 2; // of 16, and products take one besides
+constexpr int tile_rows = 4, tile_vectors = 2; // of 16; a product takes one more
 #endif
 
-// `rows` x (`vectors` of type V) of C from row i and column j.
+// Computes `rows` x (`vectors` of type V) of C from row i and column j on.
 template <class V, int rows, int vectors, class T> void multiply_tile(const TileProduct<T> &x, int i, int j) {
     constexpr int width = static_cast<int>(sizeof(V) / sizeof(T));
     V sum[rows][vectors] = {};
@@ -41,11 +41,11 @@ template <class V, int rows, int vectors, class T> void multiply_tile(const Tile
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v)
             store(c + v * width, x.adds ? load<V>(c + v * width) + sum[r][v]
-                                        : x.factor * sum[r][v] + (sum[r][v] - sum[r][v])); // of an infinity NaN
+                                        : x.factor * sum[r][v] + (sum[r][v] - sum[r][v])); // NaN if the sum is infinite
     }
 }
 
-// All columns of `rows` rows of C.
+// Computes all columns of `rows` rows of C.
 template <int rows, class T> void multiply_rows(const TileProduct<T> &x, int i) {
     using V = Vector<T>;
     int j = 0;
@@ -53,14 +53,14 @@ template <int rows, class T> void multiply_rows(const TileProduct<T> &x, int i) 
         multiply_tile<V, rows, tile_vectors>(x, i, j);
     for (; j + width<T> <= x.n; j += width<T>)
         multiply_tile<V, rows, 1>(x, i, j);
-    if constexpr (8 < width<T>) // columns come by eight
+    if constexpr (8 < width<T>) // n is a multiple of eight
         if (j < x.n) {
             typedef T Eight __attribute__((vector_size(8 * sizeof(T))));
             multiply_tile<Eight, rows, 1>(x, i, j);
         }
 }
 
-// The last rows of C, fewer than a tile's.
+// Computes the last rows of C, which are fewer than the rows of a tile.
 template <int rows, class T> void multiply_last_rows(const TileProduct<T> &x, int i) {
     if constexpr (rows > 0) {
         if (x.m - i == rows)

@@ -3,7 +3,7 @@
 
 namespace annulus {
 
-// One namespace for each set that the build compiled the kernels' sources for.
+// Each instruction set for which the build compiled the kernels has a namespace.
 #define ANNULUS_DECLARE_SET(set)                                                                                       \
     namespace set {                                                                                                    \
     extern const VectorKernels<float> float_kernels;                                                                   \
@@ -35,7 +35,7 @@ Choice choose() {
     return {"baseline", &simd_baseline::float_kernels, &simd_baseline::double_kernels};
 }
 
-// Made when the library is loaded: what a first call begins, a child forked in its middle would wait for.
+// Chosen when the library is loaded. If a first call chose, a child that is forked meanwhile would wait for it forever.
 const Choice choice = choose();
 
 } // namespace

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element-wise vector kernels, and the tables of all of a set. Everything but the tables is local to the file: a
-// function shared with other files could be the copy with the wrong instructions.
+// The element-wise vector kernels, and the tables of all kernels of a set. Everything except the tables is local to
+// this file. Otherwise the linker could keep another file's copy of a function, with the wrong instructions.
 #include "cpu/simd/simd_vector.hpp"
 
 namespace annulus::ANNULUS_SIMD {
 
 namespace {
 
-// ln(2)^k / k!, the Taylor coefficients of 2^x.
+// Returns ln(2)^k / k!, the Taylor coefficients of 2^x.
 template <class T> constexpr T exp2_coefficient(int k) {
     double c = 1;
     for (int i = 1; i <= k; ++i)
@@ -15,9 +15,9 @@ template <class T> constexpr T exp2_coefficient(int k) {
     return static_cast<T>(c);
 }
 
-// 2^x to the rounding of T. Below the normal numbers it is 0 (so 2^-infinity is exactly 0), above the largest infinity;
-// NaN stays NaN. x = n + f with n the nearest integer: adding 1.5 * 2^fraction_bits leaves n in the low bits of the
-// sum, from where a shift moves it into the exponent.
+// Returns 2^x, correct to the rounding of T. It is 0 below the normal numbers (so 2^-infinity is exactly 0), infinity
+// above the largest number, and NaN for NaN. x = n + f, where n is the nearest integer. Adding 1.5 * 2^fraction_bits
+// leaves n in the low bits of the sum, and a shift moves it into the exponent.
 template <class T> inline Vector<T> exp2(Vector<T> x) {
     using Traits = Type<T>;
     constexpr T magic = static_cast<T>(typename Traits::Bits{3} << (Traits::fraction_bits - 1));
@@ -39,7 +39,7 @@ template <class V> inline V maximum(V a, V b) {
     return a > b ? a : b;
 }
 
-// The `group_columns` queries of a row of scores, as vectors.
+// A row of scores: `group_columns` queries, as vectors.
 template <class T> struct Row {
     static constexpr int count = group_columns / width<T>;
     Vector<T> v[count];
@@ -81,14 +81,14 @@ template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) 
         for (int i = 0; i < count; ++i)
             best.v[i] = maximum(load<Vector<T>>(scores + key * group_columns + i * width<T>), best.v[i]);
 
-    // Where no key was seen yet the maximum is -infinity, and subtracting it from itself would give NaN.
+    // If no key was seen yet, the maximum is -infinity, and subtracting it from itself would give NaN.
     Row<T> base, sum;
-    BitsVector<T> moved = {};
+    BitsVector<T> has_moved = {};
 #pragma GCC unroll 16
     for (int i = 0; i < count; ++i) {
         base.v[i] = best.v[i] == -infinity ? Vector<T>{} : best.v[i];
         const Vector<T> factor = exp2<T>(old_maximum.v[i] - base.v[i]);
-        moved |= (BitsVector<T>)(factor != T{1});
+        has_moved |= (BitsVector<T>)(factor != T{1});
         store(correction + i * width<T>, factor);
         sum.v[i] = load<Vector<T>>(l + i * width<T>) * factor;
     }
@@ -106,7 +106,7 @@ template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) 
     store_lanes(l, sum);
     typename Type<T>::Bits any = 0;
     for (int i = 0; i < width<T>; ++i)
-        any |= moved[i];
+        any |= has_moved[i];
     return any != 0;
 }
 
@@ -122,7 +122,7 @@ template <class T> void gradient(T *scores, T *d_probability, int keys, const T 
             store(s + i * width<T>, p);
             if (!d)
                 continue;
-            // The factor last: its product with a probability may be 0 where that with the gradient of a score is not.
+            // Multiply by the factor last: factor * p may underflow to 0 when factor * ds does not.
             const Vector<T> ds = factor * (p * (load<Vector<T>>(d + i * width<T>) - row_delta.v[i]));
             store(d + i * width<T>, p == T{0} ? Vector<T>{} : ds);
         }
@@ -164,8 +164,8 @@ template <class T> T dot(const T *a, const T *b, int n) {
            ((partial[1] + partial[5]) + (partial[3] + partial[7]));
 }
 
-// Conversions without branches, so that the compiler vectorises the loops around them. core/dtype.hpp has the same in
-// plain form.
+// Conversions without branches, so that the compiler vectorises the loops around them. core/dtype.hpp has the plain
+// form.
 inline std::uint32_t bits_of(float x) {
     std::uint32_t bits;
     __builtin_memcpy(&bits, &x, sizeof bits);
@@ -189,7 +189,7 @@ inline std::uint16_t to_bfloat16(float x) {
     return static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
 }
 
-// The 5 exponent bits become 8 by a multiplication with 2^(127 - 15), which is right for subnormals too.
+// A multiplication by 2^(127 - 15) turns the 5 exponent bits into 8. It is correct for subnormals, too.
 inline float from_float16(std::uint16_t half) {
     const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fff) << 13;
     const std::uint32_t finite = bits_of(float_of(magnitude) * 0x1p112F);
@@ -201,7 +201,7 @@ inline float from_float16(std::uint16_t half) {
 inline std::uint16_t to_float16(float x) {
     const std::uint32_t bits = bits_of(x);
     const std::uint32_t magnitude = bits & 0x7fffffff;
-    // Subnormal results: adding 0.5 puts their last place at the last place of the sum, which rounds to even.
+    // Subnormal results: adding 0.5 aligns their last place with that of the sum, which rounds to even.
     const std::uint32_t subnormal = bits_of(float_of(magnitude) + 0.5F) - bits_of(0.5F);
     const std::uint32_t normal = (magnitude - (112U << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
     const std::uint32_t overflow = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
@@ -256,7 +256,7 @@ void store_float_row(annulus_dtype dtype, const float *source, float factor, int
         write<float, same>(source, factor, n, target);
 }
 
-// float64 is the only dtype that accumulates in double.
+// Only float64 accumulates in double.
 bool load_double_row(annulus_dtype, const void *source, int n, double *target) {
     __builtin_memcpy(target, source, static_cast<std::size_t>(n) * sizeof *target);
     return all_finite(target, n);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The compiler's portable vector types, for the sources that the build compiles once for each instruction set, with
-// ANNULUS_SIMD naming the namespace. What is no part of that is local to the source that includes it.
+// The compiler's portable vector types, for the sources that the build compiles once for each instruction set.
+// ANNULUS_SIMD is the namespace of the set. Everything outside that namespace is local to the including source.
 #pragma once
 
 #include "cpu/simd/simd.hpp"
@@ -17,7 +17,7 @@ constexpr int vector_bytes = 32;
 constexpr int vector_bytes = 16;
 #endif
 
-// What the kernels need to know of a floating-point type.
+// Properties of a floating-point type that the kernels use.
 template <class T> struct Type;
 
 template <> struct Type<float> {
@@ -56,7 +56,7 @@ template <class V, class T> inline void store(T *target, V v) {
 
 } // namespace
 
-// The set's products, of product_kernels.cpp; see TileProduct.
+// The set's matrix product, in product_kernels.cpp; see TileProduct.
 template <class T> void multiply(const TileProduct<T> &product);
 
 } // namespace annulus::ANNULUS_SIMD

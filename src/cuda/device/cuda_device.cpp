@@ -9,18 +9,18 @@
 
 namespace annulus {
 
-// The driver aligns every allocation to at least as much.
+// The driver aligns every allocation to at least 256 bytes.
 static_assert(Workspace::alignment <= 256);
 
 CurrentDevice::CurrentDevice(int index) noexcept : error_(cudaGetDevice(&previous_)) {
     if (error_ != cudaSuccess || previous_ == index)
         return;
     error_ = cudaSetDevice(index);
-    changed_ = error_ == cudaSuccess;
+    has_changed_ = error_ == cudaSuccess;
 }
 
 CurrentDevice::~CurrentDevice() {
-    if (changed_)
+    if (has_changed_)
         cudaSetDevice(previous_);
 }
 
@@ -43,7 +43,7 @@ Stream make_side_stream() {
 CudaDevice::SideStream::SideStream(SharedDevice &shared)
     : stream(make_side_stream()), done(make_event()), blas(shared, stream.get()) {}
 
-// The stream for messages has priority: what others wait for is sent while this rank's own work fills the device.
+// The stream for messages has priority: messages that other ranks wait for are sent while this rank computes.
 CudaDevice::DeviceResources::DeviceResources(SharedDevice &shared)
     : pool(std::make_unique<PoolUse>(shared, false)),
       forked(make_event()), side{SideStream(shared), SideStream(shared)}, comm(make_stream()) {}
@@ -87,7 +87,7 @@ void CudaDevice::release(void *memory, void *stream) noexcept {
     cudaError_t error = cudaFreeAsync(memory, cuda_stream);
     if (error == cudaSuccess)
         error = cudaStreamIsCapturing(cuda_stream, &capture);
-    if (error == cudaSuccess && capture == cudaStreamCaptureStatusNone) // else the memory is the graph's
+    if (error == cudaSuccess && capture == cudaStreamCaptureStatusNone) // otherwise the graph owns the memory
         error = cudaEventRecord(resources_->pool->last(), cuda_stream);
     if (error != cudaSuccess)
         cudaGetLastError();
@@ -137,7 +137,7 @@ void CudaDevice::admit_peers() {
     resources_->pool = std::make_unique<PoolUse>(SharedDevice::of(index_), true);
 }
 
-// Between devices as the runtime asks for it of those that have no access to one another.
+// Copies between devices with the function that also works without peer access.
 void CudaDevice::copy(void *to, const void *from, std::size_t bytes, void *stream) {
     const auto cuda_stream = static_cast<cudaStream_t>(stream);
     cudaPointerAttributes source{};
@@ -161,7 +161,7 @@ void CudaDevice::fork(cudaStream_t stream) {
 }
 
 void CudaDevice::join(cudaStream_t stream) {
-    // All side streams, whatever becomes of one: memory that they use may be given back after this.
+    // Joins all side streams even if one fails: the memory that they use may be freed afterwards.
     cudaError_t first = cudaSuccess;
     const auto note = [&](cudaError_t error) { first = first == cudaSuccess ? error : first; };
     for (const SideStream &side : resources_->side) {
@@ -173,7 +173,7 @@ void CudaDevice::join(cudaStream_t stream) {
 
 namespace {
 
-// What the runtime says of the number of devices; `count` is 0 where it fails.
+// Returns the runtime's error for the number of devices; `count` is 0 if there is one.
 cudaError_t count_devices(int &count) {
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess)
@@ -183,7 +183,7 @@ cudaError_t count_devices(int &count) {
     return error;
 }
 
-// The runtime calls a driver that is not there too old.
+// True if no driver is installed. The runtime reports a missing driver as one that is too old.
 bool driver_is_missing() {
     int version = 0;
     return cudaDriverGetVersion(&version) == cudaSuccess && version == 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA device as a context uses it: memory from the pool that contexts share, and side streams, internal ones with a
-// cuBLAS handle each, on which independent parts of a call run side by side.
+// A CUDA device as a context uses it: memory from the pool that contexts share, and side streams. Side streams are
+// internal, have a cuBLAS handle each, and run independent parts of a call at the same time.
 #pragma once
 
 #include "cuda/device/cuda_handle.hpp"
@@ -21,8 +21,8 @@ class CudaDevice final : public Device, public DeviceStreams {
     static constexpr int side_streams = 2;
 
     explicit CudaDevice(int index);
-    // Waits for nothing: what streams and events were given is done all the same, and memory is given back in the order
-    // of a stream.
+    // Does not wait. Work that streams and events were given is still done, and memory is freed in the order of a
+    // stream.
     ~CudaDevice() override;
 
     void *allocate(std::size_t bytes, void *stream) override;
@@ -42,14 +42,14 @@ class CudaDevice final : public Device, public DeviceStreams {
 
     int compute_capability() const { return compute_capability_; } // 10 * major + minor
     int multiprocessors() const { return multiprocessors_; }
-    int most_shared_bytes() const { return most_shared_bytes_; } // of shared memory, of a block
+    int most_shared_bytes() const { return most_shared_bytes_; } // bytes of shared memory that a thread block can have
 
     cudaStream_t stream(int side) const { return resources_->side[static_cast<std::size_t>(side)].stream.get(); }
-    // Bound to its stream.
+    // Returns the handle that is bound to this side stream.
     cublasHandle_t blas(int side) const { return resources_->side[static_cast<std::size_t>(side)].blas.get(); }
 
-    // What the side streams do after fork() comes after what `stream` was given before it; what `stream` does after
-    // join() comes after what the side streams were given before it. Legal while `stream` is being captured.
+    // After fork(), the side streams wait for all earlier work of `stream`. After join(), `stream` waits for all
+    // earlier work of the side streams. Both may be called while `stream` is being captured.
     void fork(cudaStream_t stream);
     void join(cudaStream_t stream);
 
@@ -60,13 +60,13 @@ class CudaDevice final : public Device, public DeviceStreams {
         BlasUse blas;
         explicit SideStream(SharedDevice &shared);
     };
-    // What is made and destroyed while the device is current.
+    // Resources that must be made and destroyed while the device is current.
     struct DeviceResources {
         std::unique_ptr<PoolUse> pool;
         Event forked;
         std::array<SideStream, side_streams> side;
         Stream comm;
-        std::array<Event, 128> events; // made when they are first recorded
+        std::array<Event, 128> events; // each is made when it is first recorded
         explicit DeviceResources(SharedDevice &shared);
     };
 
@@ -76,10 +76,10 @@ class CudaDevice final : public Device, public DeviceStreams {
     int most_shared_bytes_ = 0;
     std::unique_ptr<DeviceResources> resources_;
     std::size_t next_event_ = 0;
-    std::optional<CurrentDevice> current_; // between enter() and leave()
+    std::optional<CurrentDevice> current_; // set between enter() and leave()
 };
 
-// That of a context on CUDA.
+// Returns the device of a context on CUDA.
 inline CudaDevice &cuda_device(Device &device) {
     return static_cast<CudaDevice &>(device);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From CUDA's and cuBLAS's statuses to the library's exception.
+// Turns statuses of CUDA and cuBLAS into the library's exception.
 #pragma once
 
 #include "core/error.hpp"
@@ -9,7 +9,7 @@
 
 namespace annulus {
 
-// Throws unless the call `what` succeeded. CUDA's own last error is cleared: it was reported here.
+// Throws unless the call `what` succeeded. Clears CUDA's own last error, which is reported here.
 inline void check(cudaError_t error, const char *what) {
     if (error == cudaSuccess)
         return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread needs to use CUDA beside others: handles and memory that are given back, and its own state for a while.
+// What a thread needs to use CUDA next to other code: owned handles and memory, and scopes that restore its state.
 #pragma once
 
 #include "cuda/device/cuda_error.hpp"
@@ -12,7 +12,7 @@
 
 namespace annulus {
 
-// Makes a device the thread's current one for as long as it lives.
+// Makes a device the thread's current one during the lifetime of the object.
 class CurrentDevice {
   public:
     explicit CurrentDevice(int index) noexcept;
@@ -24,7 +24,7 @@ class CurrentDevice {
 
   private:
     int previous_ = 0;
-    bool changed_ = false;
+    bool has_changed_ = false;
     cudaError_t error_;
 };
 
@@ -43,7 +43,7 @@ inline Event make_event() {
     return Event(event);
 }
 
-// Of the current device, ahead of streams without a priority.
+// Makes a stream of the current device with the highest priority.
 inline Stream make_stream() {
     int lowest = 0, highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
@@ -57,17 +57,17 @@ inline bool is_done(const Event &event) {
     if (error != cudaErrorNotReady)
         check(error, "cudaEventQuery");
     else
-        cudaGetLastError(); // clears it: later checks must not find it
+        cudaGetLastError(); // clears the error: later checks must not find it
     return error == cudaSuccess;
 }
 
-// CurrentDevice, or an exception.
+// As CurrentDevice, but throws if the device cannot be made current.
 struct OnDevice : CurrentDevice {
     explicit OnDevice(int index) : CurrentDevice(index) { check(error(), "cudaSetDevice"); }
 };
 
-// Allows this thread what a capture, its own or one in another thread, would forbid and be spoilt by: asking for the
-// state of events and getting memory, neither of which is to be captured.
+// Allows this thread to query events and to allocate memory while a stream is being captured, by this thread or
+// another. Otherwise such calls would fail and invalidate the capture. They are not captured themselves.
 class BesideCaptures {
   public:
     BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of the CUDA driver that is loaded: annulus is not linked with it.
+// Functions of the CUDA driver. annulus is not linked with the driver and finds them when it runs.
 #pragma once
 
 #include "cuda/device/cuda_error.hpp"
@@ -8,7 +8,7 @@
 
 namespace annulus {
 
-// Throws where the driver has none of that name.
+// Returns the driver's function of that name. Throws if there is none.
 template <class Function> Function *driver_function(const char *name) {
     void *function = nullptr;
     cudaDriverEntryPointQueryResult result;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches that begin while the one before comes to its end (programmatic dependent launch, compute capability 9.0):
-// their CTAs take the multiprocessors that the other's have left.
+// Programmatic dependent launch (compute capability 9.0): a launch begins while the launch before it ends. Its CTAs
+// take the multiprocessors that are free already.
 #pragma once
 
 namespace annulus {

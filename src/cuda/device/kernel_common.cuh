@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels share: the dtypes on the device, rows of tensors, launches.
+// What all kernels share: dtypes on the device, rows of tensors, launches.
 #pragma once
 
 #include "core/progression.hpp"
@@ -35,7 +35,7 @@ template <class T> __device__ T from_float(float x) {
         return __float2half_rn(x);
 }
 
-// Four neighbours, written at once.
+// Four neighbouring elements, written with one instruction.
 template <class T> struct alignas(4 * sizeof(T)) Four { T x[4]; };
 
 __device__ inline float4 scaled(float4 four, float factor) {
@@ -43,7 +43,7 @@ __device__ inline float4 scaled(float4 four, float factor) {
     return four;
 }
 
-// f(T{}) with the type of the dtype; the engine has refused float64.
+// Calls f(T{}) with the type T of the dtype. float64 does not occur: the engines have refused it.
 template <class F> void with_dtype(annulus_dtype dtype, F f) {
     switch (dtype) {
     case ANNULUS_BFLOAT16:
@@ -55,7 +55,7 @@ template <class F> void with_dtype(annulus_dtype dtype, F f) {
     }
 }
 
-// Of keys with more than one position to a row; those of queries have one.
+// For keys that may have more than one position to a row. Queries have one; row_offset() is enough for them.
 __device__ inline std::int64_t strided_row_offset(const DeviceRows &rows, std::int64_t batch, std::int64_t head,
                                                   std::int64_t position) {
     return batch * rows.batch + head * rows.head + (position - rows.start) / rows.stride * rows.row;
@@ -75,7 +75,7 @@ constexpr float log2_e = std::numbers::log2e_v<float>, ln_2 = std::numbers::ln2_
 
 constexpr int block_threads = 256;
 
-// Of a kernel's argument whose address is taken; what has no such thing (compute capability 6) copies the argument.
+// For a kernel argument whose address is taken. Compute capability 6 lacks the attribute and copies the argument.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
 #define ANNULUS_GRID_CONSTANT
 #else
@@ -86,12 +86,12 @@ inline dim3 grid_for(std::int64_t items, std::int64_t per_block) {
     return {static_cast<unsigned>(divide_up(items, per_block))};
 }
 
-// Among the threads of a block those for which something holds: how many there are before the thread, and in all.
+// For a thread of a block: how many threads before it have a property, and how many of all.
 struct BlockRank {
     int before, all;
 };
 
-// By all threads of the block, with a shared count for each warp; `counts` may be used again at once.
+// Called by all threads of the block. `counts` is shared memory, a count for each warp, which may be reused at once.
 template <int warps> __device__ BlockRank rank_in_block(bool holds, int (&counts)[warps]) {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const unsigned votes = __ballot_sync(~0u, holds);
@@ -103,11 +103,11 @@ template <int warps> __device__ BlockRank rank_in_block(bool holds, int (&counts
         rank.before += i < warp ? counts[i] : 0;
         rank.all += counts[i];
     }
-    __syncthreads(); // the counts have been read
+    __syncthreads(); // all counts have been read
     return rank;
 }
 
-// Not by <<<>>>, whose failure is told only by the runtime's last error, which may be an older one of the caller's.
+// Launches without <<<>>>: that reports a failure only in the runtime's last error, which may be the caller's.
 template <class... Parameters, class... Arguments>
 void launch_with(const char *what, void (*kernel)(Parameters...), dim3 grid, int threads, cudaStream_t stream,
                  Arguments &&...arguments) {
@@ -118,7 +118,7 @@ void launch_with(const char *what, void (*kernel)(Parameters...), dim3 grid, int
     check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), what);
 }
 
-// Blocks of block_threads.
+// Launches blocks of block_threads threads.
 template <class... Parameters, class... Arguments>
 void launch(const char *what, void (*kernel)(Parameters...), dim3 grid, cudaStream_t stream, Arguments &&...arguments) {
     launch_with(what, kernel, grid, block_threads, stream, std::forward<Arguments>(arguments)...);

@@ -18,10 +18,10 @@ DevicePool::DevicePool(const std::vector<int> &peers) {
     check(cudaGetDevice(&properties.location.id), "cudaGetDevice");
     cudaMemPool_t made;
     check(cudaMemPoolCreate(&made, &properties), "cudaMemPoolCreate");
-    Owned<cudaMemPool_t, cudaMemPoolDestroy> pool(made); // until anybody has had it
+    Owned<cudaMemPool_t, cudaMemPoolDestroy> pool(made); // owned until the pool is complete
     std::uint64_t threshold = UINT64_MAX;
     check(cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
-    // One context's stream must not be made to wait for another's, only because its memory could be used again then.
+    // Do not let one context's stream wait for another's just to reuse memory earlier.
     int allow = 0;
     check(cudaMemPoolSetAttribute(made, cudaMemPoolReuseAllowInternalDependencies, &allow), "cudaMemPoolSetAttribute");
     for (const int peer : peers) {
@@ -43,7 +43,7 @@ void DevicePool::leave(Event last) noexcept {
     try {
         leave_stream(std::move(last));
     } catch (const std::bad_alloc &) {
-        return; // a user for good: nobody knows when that stream is done with its memory
+        return; // stays a user forever: it is unknown when that stream no longer uses the memory
     }
     --users_;
     forget_done();
@@ -54,10 +54,10 @@ void DevicePool::leave(Event last) noexcept {
 void DevicePool::forget_done() noexcept {
     const BesideCaptures beside_captures;
     std::erase_if(last_, [](const Event &event) { return cudaEventQuery(event.get()) == cudaSuccess; });
-    cudaGetLastError(); // of an event that is not done: nobody is to find it
+    cudaGetLastError(); // clears the error of an unfinished event: later checks must not find it
 }
 
-// Never destroyed: a context may be, after the destructors of static objects have run.
+// Never destroyed: a context may be destroyed after the destructors of static objects have run.
 SharedDevice &SharedDevice::of(int index) {
     static std::mutex &mutex = *new std::mutex;
     static auto &devices = *new std::map<int, std::unique_ptr<SharedDevice>>;
@@ -115,7 +115,7 @@ void PoolUse::go_to(cudaStream_t stream) {
 
 cublasHandle_t SharedDevice::take_blas(cudaStream_t stream) {
     const std::lock_guard lock(mutex_);
-    idle_.reserve(made_ + 1); // give_back() must not fail
+    idle_.reserve(made_count_ + 1); // give_back() must not fail
     const cublasHandle_t blas = idle_blas();
     const cublasStatus_t status = cublasSetStream(blas, stream);
     if (status != CUBLAS_STATUS_SUCCESS)
@@ -124,12 +124,12 @@ cublasHandle_t SharedDevice::take_blas(cudaStream_t stream) {
     return blas;
 }
 
-// One that is not in idle_ any more, or was never there.
+// Takes a handle out of idle_ if one is no longer in use. Otherwise makes one.
 cublasHandle_t SharedDevice::idle_blas() {
     const BesideCaptures beside_captures;
     for (IdleBlas &idle : idle_) {
         if (idle.done && cudaEventQuery(idle.done.get()) != cudaSuccess) {
-            cudaGetLastError(); // nobody is to find it
+            cudaGetLastError(); // clears the error: later checks must not find it
             continue;
         }
         const cublasHandle_t blas = idle.blas;
@@ -139,13 +139,13 @@ cublasHandle_t SharedDevice::idle_blas() {
     }
     cublasHandle_t blas;
     check(cublasCreate(&blas), "cublasCreate");
-    // Sums stay float32 where a product is split.
+    // Keep sums in float32 if cuBLAS splits a product.
     constexpr int math = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
     const cublasStatus_t status = cublasSetMathMode(blas, static_cast<cublasMath_t>(math));
     if (status != CUBLAS_STATUS_SUCCESS)
         cublasDestroy(blas);
     check(status, "cublasSetMathMode");
-    ++made_;
+    ++made_count_;
     return blas;
 }
 

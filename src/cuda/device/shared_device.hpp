@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the contexts of a device share: a pool of memory, and handles of cuBLAS of which each has some for itself as
-// long as it lives. None of it is ever destroyed: destroying a handle would wait for all work of the device, destroying
-// a pool with work in flight has been seen to crash in the driver and to pull memory from under kernels, and at the end
-// of the process CUDA may be gone.
+// What the contexts of a device share: a memory pool, and cuBLAS handles. Each context has some of the handles for
+// itself during its lifetime. Nothing of it is ever destroyed. Destroying a handle would wait for all work of the
+// device. Destroying a pool with work in flight was seen to crash in the driver and to free memory that kernels still
+// used. And at the end of the process CUDA may be gone.
 #pragma once
 
 #include "cuda/device/cuda_handle.hpp"
@@ -18,19 +18,20 @@
 
 namespace annulus {
 
-// Memory in the order of streams. It is kept for the next call until nobody has the pool any more and all work is done
-// on the streams that its users had last.
+// Memory that is allocated and freed in the order of streams. The pool keeps it for the next call. It gives the memory
+// back when the pool has no users and all work on the streams that they used last is done.
 class DevicePool {
   public:
-    // Of the current device. `peers`: the devices that may copy from it directly, said before any of it is in use.
+    // Makes a pool on the current device. `peers`: devices that may copy from it directly, set before it is used.
     explicit DevicePool(const std::vector<int> &peers);
 
     cudaMemPool_t get() const { return pool_; }
 
     void enter() { ++users_; }
-    // Its memory has been used on a stream, by one who may never use it there again. `last`: recorded after that.
+    // Notes that a user has used the pool's memory on a stream and may never use it there again. `last` was recorded
+    // after that use.
     void leave_stream(Event last);
-    // `last`: as above, of the only stream not yet left by the one who leaves.
+    // Removes a user. `last` was recorded after its last use, on the one stream that it has not left yet.
     void leave(Event last) noexcept;
 
   private:
@@ -38,22 +39,23 @@ class DevicePool {
 
     cudaMemPool_t pool_;
     int users_ = 0;
-    std::vector<Event> last_; // of streams that were left, as far as they may not have passed yet
+    std::vector<Event> last_; // events of streams that users have left, as far as they may not be done yet
 };
 
-// One for each device, from its first context to the end of the process. Any thread, with the device current.
+// One for each device, from its first context to the end of the process. Any thread may use it, with the device
+// current.
 class SharedDevice {
   public:
     static SharedDevice &of(int index);
 
-    // The pool, or the one that other devices may copy from directly. Null where the device has none.
+    // Returns the pool, or the pool from which other devices may copy directly. Null if the device has no pools.
     DevicePool *enter_pool(bool for_peers);
     void leave_stream(DevicePool &pool, Event last);
     void leave_pool(DevicePool &pool, Event last) noexcept;
 
-    // A handle bound to a stream, which no work in flight uses.
+    // Returns a handle, bound to a stream, that no work in flight uses.
     cublasHandle_t take_blas(cudaStream_t stream);
-    // `done`: the event after all that used it.
+    // `done` is an event after all work that used the handle.
     void give_back(cublasHandle_t blas, Event done) noexcept;
 
   private:
@@ -70,10 +72,10 @@ class SharedDevice {
     std::mutex mutex_;
     std::optional<DevicePool> pool_, pool_of_peers_;
     std::vector<IdleBlas> idle_;
-    std::size_t made_ = 0; // for as many there is room in idle_
+    std::size_t made_count_ = 0; // number of handles made; idle_ has room for all of them
 };
 
-// One of the device's pools as long as it lives.
+// Uses one of the device's pools during the lifetime of the object.
 class PoolUse {
   public:
     PoolUse(SharedDevice &shared, bool for_peers)
@@ -85,11 +87,11 @@ class PoolUse {
     PoolUse(const PoolUse &) = delete;
     PoolUse &operator=(const PoolUse &) = delete;
 
-    // Null where the device has none.
+    // Null if the device has no pools.
     DevicePool *get() const { return pool_; }
-    // Before memory is taken from it in the order of a stream.
+    // Must be called before memory is allocated from the pool in the order of `stream`.
     void go_to(cudaStream_t stream);
-    // To be recorded after each use of its memory, on the stream that it went to.
+    // The event to record after each use of the pool's memory, on the stream of the last go_to().
     cudaEvent_t last() const { return last_.get(); }
 
   private:
@@ -99,7 +101,7 @@ class PoolUse {
     DevicePool *const pool_;
 };
 
-// A handle of the device's as long as it lives, bound to a stream.
+// Uses one of the device's cuBLAS handles during the lifetime of the object, bound to a stream.
 class BlasUse {
   public:
     BlasUse(SharedDevice &shared, cudaStream_t stream)

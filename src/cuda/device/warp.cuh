@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads, warps and groups of four warps; their barriers.
+// Threads, warps, warpgroups, and their barriers.
 #pragma once
 
 namespace annulus {
 
 constexpr int warp_threads = 32, warpgroup_threads = 128;
 
-// The thread's number in its block, which the compiler takes for another one each time it is asked for.
+// Returns the thread's number in its block. The asm volatile makes the compiler read it anew each time.
 __device__ __forceinline__ int thread_of_block() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
-// Divided without a sign, which is a shift.
+// The division is unsigned, so that it is a shift.
 __device__ __forceinline__ int thread_of_warpgroup() {
     return static_cast<int>(static_cast<unsigned>(thread_of_block()) % warpgroup_threads);
 }
@@ -20,12 +20,12 @@ __device__ __forceinline__ int warpgroup_of_thread() {
     return static_cast<int>(static_cast<unsigned>(thread_of_block()) / warpgroup_threads);
 }
 
-// x, which is the same in all lanes, so that the compiler sees it. By the whole warp.
+// Returns x, which must be the same in all lanes, so that the compiler knows that it is. Called by the whole warp.
 __device__ __forceinline__ int uniform(int x) {
     return __shfl_sync(~0u, x, 0);
 }
 
-// Numbered barrier `id` of a block (0 is __syncthreads), of `threads` threads.
+// Waits at the numbered barrier `id` of a block (0 is __syncthreads) until `threads` threads have arrived.
 __device__ __forceinline__ void sync_threads(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -33,12 +33,12 @@ __device__ __forceinline__ void arrive_threads(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The barrier of one of the warpgroups that compute, counted from 0.
+// Waits at the barrier of one consumer warpgroup, counted from 0.
 __device__ __forceinline__ void sync_warpgroup(int consumer) {
     sync_threads(1 + consumer, warpgroup_threads);
 }
 
-// Over all lanes, by the whole warp. GPUs before compute capability 8.0 have no instruction for it.
+// Reductions over all lanes, called by the whole warp. GPUs before compute capability 8.0 have no instruction for them.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 template <class Combine> __device__ __forceinline__ int combine_lanes(int x, const Combine &combine) {
 #pragma unroll
@@ -67,7 +67,7 @@ __device__ __forceinline__ int sum_of_warp(int x) {
 }
 #endif
 
-// a / b rounded up, for a >= 0 and b > 0 whose sum fits.
+// Returns a / b rounded up, for a >= 0 and b > 0 whose sum fits into int.
 __device__ __forceinline__ int quotient_up(int a, int b) {
     return (a + b - 1) / b;
 }

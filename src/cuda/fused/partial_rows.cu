@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(block_threads)
     const PartialRowsArguments &a = all.gradients[blockIdx.z];
     const bool aligned = all.aligned[blockIdx.z];
     const auto has_partial = [&](const BlockRow &row) { return a.rows.has(row.head, static_cast<int>(row.position)); };
-    for_four_columns<most_rows_of_warp>(rows, a.head_dim, has_partial, [&](const BlockRow &row, int column) {
+    for_four_columns<max_rows_of_warp>(rows, a.head_dim, has_partial, [&](const BlockRow &row, int column) {
         write_partial<T>(a.partial, a.target, row, a.head_dim, column, nullptr, aligned);
     });
 }

@@ -18,7 +18,7 @@ GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const
         if (layout.has_state()) {
             if (pass == ANNULUS_PASS_FORWARD)
                 worker.state = workspace.take<float2>(layout.query_rows);
-            // Blocks of queries and blocks of keys follow one another.
+            // The grid of query blocks and the grid of key blocks run one after the other and share the memory.
             const std::int64_t o = layout.query_rows * d, d_kv = layout.key_rows * d;
             const bool apart = layout.grids.size() > 1;
             worker.o = workspace.take<float>(apart ? std::max(o, 2 * d_kv) : o + 2 * d_kv);
@@ -42,9 +42,9 @@ constexpr std::uint64_t default_workspace = std::uint64_t{256} << 20;
 } // namespace
 
 GemmLayout layout_within(const Plan &plan, annulus_pass pass, std::uint64_t limit, Results results) {
-    const std::uint64_t most = limit ? limit : default_workspace;
-    GemmLayout layout = make_layout(plan, pass, most, CudaDevice::side_streams, results);
-    if (booked_bytes(plan, pass, layout) > most)
+    const std::uint64_t max_bytes = limit ? limit : default_workspace;
+    GemmLayout layout = make_layout(plan, pass, max_bytes, CudaDevice::side_streams, results);
+    if (booked_bytes(plan, pass, layout) > max_bytes)
         return make_layout(plan, pass, 0, CudaDevice::side_streams, results);
     return layout;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of a call of the gemm engine share: the workspace in pieces, a worker's stream.
+// What the functions of a gemm call share: the pieces of the workspace, and a worker's stream.
 #pragma once
 
 #include "core/workspace.hpp"
@@ -17,15 +17,15 @@
 
 namespace annulus {
 
-// Bytes and pieces of the workspace. All memory of a worker is its own, but for the partial results of a part of a
-// call.
+// A worker's pieces of the workspace, with their shapes. No two workers share memory, except that all add to the
+// partial results of a part of a call.
 struct WorkerMemory {
     float2 *state;      // [query_rows], forward
     float *o;           // [query_rows, D]: O, or dQ
     float *d_k, *d_v;   // [key_rows, D]
     TileItem *items;    // [tiles]
     void **pointers;    // [operand_count, tiles]
-    int *has_nonfinite; // causal with a state, else null; see RowContext
+    int *has_nonfinite; // causal with a state, else null; see RowContext::has_nonfinite
     std::byte *scores;
     std::byte *blas;
 };
@@ -37,16 +37,16 @@ struct GemmMemory {
 
 GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const GemmLayout &layout);
 
-// A layout of at most the limit in bytes, 0 being the engine's own, or else the smallest; and what it books.
+// Returns a layout that books at most `limit` bytes (0: the engine's default), or else the smallest layout.
 GemmLayout layout_within(const Plan &plan, annulus_pass pass, std::uint64_t limit, Results results);
 std::size_t booked_bytes(const Plan &plan, annulus_pass pass, const GemmLayout &layout);
 
-// A call while it runs.
+// A call during its execution.
 struct GemmRun {
     const CudaCall &call;
     annulus_pass pass;
     CallPart part;
-    bool inputs_are_matrices; // to cuBLAS
+    bool inputs_are_matrices; // cuBLAS can read the inputs' rows as matrices
     bool allow_tf32;
     const GemmLayout &layout;
     GemmMemory memory;
@@ -54,7 +54,7 @@ struct GemmRun {
     bool is_forward() const { return pass == ANNULUS_PASS_FORWARD; }
 };
 
-// What a worker works with.
+// What a worker needs to launch its work.
 struct WorkerContext {
     const GemmRun &run;
     const WorkerMemory &memory;

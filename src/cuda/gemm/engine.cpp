@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `gemm` engine: attention as batched matrix products on the caller's tensors, on any NVIDIA GPU.
 //
-// The keys of a dilated class are rows n0, n0 + r, n0 + 2r, … of the caller's own tensor, so a class is a matrix whose
-// row pitch is r times the tensor's: nothing is gathered. Forward, for each launch of equal tiles:
+// The keys of a dilated class are rows n0, n0 + r, n0 + 2r, … of the caller's own tensor. So a class is a matrix whose
+// row pitch is r times the tensor's, and nothing is gathered. Forward, for each launch of equal tiles:
 //
 //     S = Q K^T                              product
 //     m, l, P, O = softmax(scale log2(e) S)  kernel, in place: P overwrites S, O is rescaled (softmax.cu)
@@ -14,18 +14,18 @@
 //     P = 2^(log2(e) (scale S - LSE)),  dS = scale P (T - delta)
 //     dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //
-// or, where only dV is wanted, S, P and dV.
+// If only dV is wanted, backward computes S, P and dV alone.
 //
-// Under the key rule `once`, a kernel after S hides the keys that an earlier branch has (repeated_keys.cu), in the
-// tiles where one may.
+// Under the key rule `once`, a kernel after S hides the keys that an earlier branch has (repeated_keys.cu). It runs for
+// tiles that may have such keys.
 //
-// O and the gradients of a block are summed in float32 in the workspace; where one tile alone computes each row of the
-// results, the last products are the results and are written to the caller's tensors. Tiles whose rows are no
-// matrix (an order along a curve, strides or addresses that cuBLAS does not take) are packed first and their products
-// added row by row.
+// O and the gradients of a block are summed in float32 in the workspace. If one tile alone computes each row of the
+// results, the last products are the results and are written to the caller's tensors. The rows of some tiles are no
+// matrix to cuBLAS: an order along a curve, or strides or addresses that it does not take. Such tiles are packed first,
+// and their products are added row by row.
 //
-// Blocks (layout.hpp) are independent. Two workers, each a stream with a block of its own, keep the GPU busy while
-// one of them starts or drains a kernel.
+// Blocks (layout.hpp) are independent. There are two workers, each with a stream and a block. One keeps the GPU busy
+// while the other starts or drains a kernel.
 #include "engine/engine.hpp"
 #include "core/dtype_number.hpp"
 #include "core/error.hpp"
@@ -52,7 +52,7 @@ const char *refusal(const Plan &plan, const CudaDevice &device) {
     return nullptr;
 }
 
-// Whether each progression of a tensor's rows is a matrix to cuBLAS: rows begin at multiples of 16 bytes and do not
+// True if each progression of a tensor's rows is a matrix to cuBLAS: rows begin at multiples of 16 bytes and do not
 // overlap.
 bool are_matrices(std::initializer_list<const annulus_tensor *> tensors) {
     return std::all_of(tensors.begin(), tensors.end(), [](const annulus_tensor *tensor) {
@@ -63,46 +63,46 @@ bool are_matrices(std::initializer_list<const annulus_tensor *> tensors) {
     });
 }
 
-// From the fork of the workers to their join, which comes in any case: the workspace must not be given back under them.
+// The scope from the fork of the workers to their join. It joins even on failure, since the workers use the workspace.
 class WorkersAtWork {
   public:
     WorkersAtWork(CudaDevice &device, cudaStream_t stream) : device_(device), stream_(stream) { device.fork(stream); }
     ~WorkersAtWork() {
-        if (joined_)
+        if (has_joined_)
             return;
         try {
             device_.join(stream_);
-        } catch (const Error &) { // the error that brought us here is the one to report
+        } catch (const Error &) { // the first error is the one to report
         }
     }
     WorkersAtWork(const WorkersAtWork &) = delete;
     WorkersAtWork &operator=(const WorkersAtWork &) = delete;
     void join() {
-        joined_ = true;
+        has_joined_ = true;
         device_.join(stream_);
     }
 
   private:
     CudaDevice &device_;
     cudaStream_t stream_;
-    bool joined_ = false;
+    bool has_joined_ = false;
 };
 
 class GemmCall final : public PreparedCall {
   public:
     GemmCall(const Plan &plan, annulus_pass pass, CallPart part, CudaDevice &device, const Limits &limits)
         : plan_(plan), pass_(pass), part_(part), device_(device), allow_tf32_(limits.allow_tf32),
-          of_any_(layout_within(plan, pass, limits.workspace_limit,
-                                part == CallPart::whole ? Results::in_state : Results::in_partial)),
-          bytes_(booked_bytes(plan, pass, of_any_)) {
+          general_layout_(layout_within(plan, pass, limits.workspace_limit,
+                                        part == CallPart::whole ? Results::in_state : Results::in_partial)),
+          bytes_(booked_bytes(plan, pass, general_layout_)) {
         const bool are_plain = pass == ANNULUS_PASS_FORWARD || plan.problem().gradients.are_plain();
         if (part != CallPart::whole || !are_plain)
             return;
-        of_matrices_ = layout_within(plan, pass, limits.workspace_limit, Results::direct);
-        bytes_ = std::max(bytes_, booked_bytes(plan, pass, *of_matrices_));
+        direct_layout_ = layout_within(plan, pass, limits.workspace_limit, Results::direct);
+        bytes_ = std::max(bytes_, booked_bytes(plan, pass, *direct_layout_));
     }
 
-    // Whether the tensors will be matrices to cuBLAS is not known yet.
+    // The larger of both layouts: it is not known yet whether the tensors will be matrices to cuBLAS.
     std::size_t workspace_bytes() const override { return bytes_; }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
@@ -112,8 +112,9 @@ class GemmCall final : public PreparedCall {
                                     : are_matrices({&tensors.q, &tensors.k, &tensors.v, &tensors.d_out});
         const bool outputs =
             forward ? are_matrices({&tensors.out}) : are_matrices({&tensors.d_q, &tensors.d_k, &tensors.d_v});
-        GemmRun run{
-            call, pass_, part_, inputs, allow_tf32_, of_matrices_ && inputs && outputs ? *of_matrices_ : of_any_, {}};
+        GemmRun run{call,   pass_,       part_,
+                    inputs, allow_tf32_, direct_layout_ && inputs && outputs ? *direct_layout_ : general_layout_,
+                    {}};
         Workspace ledger(workspace);
         run.memory = book(ledger, plan_, pass_, run.layout);
         store_branches(call, run.memory.branches);
@@ -138,7 +139,7 @@ class GemmCall final : public PreparedCall {
     }
 
   private:
-    // All workers add to the partial results, which the own keys' part sets.
+    // Makes all workers add to the partial results. The part with the own keys initialises them first.
     void use_partial_results(GemmRun &run) const {
         const CudaCall &call = run.call;
         const Problem &problem = call.problem();
@@ -174,7 +175,7 @@ class GemmCall final : public PreparedCall {
             for (std::optional<Worker> &worker : workers)
                 if (worker)
                     worker->start(grid);
-            // In turns, so that no worker's queue runs dry while another's is filled.
+            // The workers take turns, so that no queue runs empty while another is filled.
             for (bool busy = true; busy;) {
                 busy = false;
                 for (std::optional<Worker> &worker : workers)
@@ -184,7 +185,8 @@ class GemmCall final : public PreparedCall {
         at_work.join();
     }
 
-    // With the own keys, the only ones of which some are hidden: before the others add to the partial results.
+    // Recomputes rows before other parts add to the partial results. Causality hides keys in the part of own keys
+    // alone.
     void recompute_partial_results(const GemmRun &run) const {
         const CudaCall &call = run.call;
         const RowContext rows = call.row_context(run.memory.branches, nullptr);
@@ -201,15 +203,15 @@ class GemmCall final : public PreparedCall {
     const CallPart part_;
     CudaDevice &device_;
     const bool allow_tf32_;
-    const GemmLayout of_any_; // tensors
-    // Of a whole call, for tensors that are matrices to cuBLAS; none where a gradient's target is not plain.
-    std::optional<GemmLayout> of_matrices_;
+    const GemmLayout general_layout_; // for tensors of any layout
+    // For a whole call whose tensors are matrices to cuBLAS. Empty if a gradient's target is not plain.
+    std::optional<GemmLayout> direct_layout_;
     std::size_t bytes_;
     std::array<WorkerLists, CudaDevice::side_streams> lists_;
 };
 
-Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &of_context, const Limits &limits) {
-    CudaDevice &device = cuda_device(of_context);
+Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &context_device, const Limits &limits) {
+    CudaDevice &device = cuda_device(context_device);
     if (const char *reason = refusal(plan, device))
         return {nullptr, reason};
     return {std::make_unique<GemmCall>(plan, pass, part, device, limits)};

@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::int64_t largest_tile = 2048, smallest_tile = 64;
 constexpr std::int64_t shortest_window = 64;
-// A worker with less than this does more launches than it saves by running beside another.
-constexpr std::int64_t least_worker_bytes = std::int64_t{16} << 20;
-// Of a worker's memory, what the state gets where it could use more.
+// With less memory than this, a second worker costs more launches than it saves by running at the same time.
+constexpr std::int64_t min_worker_bytes = std::int64_t{16} << 20;
+// The share of a worker's memory that the state gets if it could use more.
 constexpr double state_share = 0.4, causal_state_share = 0.6;
 
 std::int64_t query_row_bytes(const Plan &plan, annulus_pass pass) {
@@ -27,7 +27,7 @@ std::int64_t key_row_bytes(const Plan &plan) {
     return 8 * plan.problem().head_dim; // dK and dV
 }
 
-// Whether windows of this length cut no segment.
+// True if windows of this length cut no segment.
 bool holds_segments(const Plan &plan, std::int64_t window) {
     if (window >= plan.problem().sequence_length)
         return true;
@@ -35,19 +35,19 @@ bool holds_segments(const Plan &plan, std::int64_t window) {
                        [&](const BranchPlan &branch) { return window % branch.segment_length() == 0; });
 }
 
-// A window of at most `most` positions, best the longest segment that fits or twice, four times, … as much: windows
-// that cut segments, or the sequence into unlike parts, make uneven launches.
-std::int64_t window_length(const Plan &plan, std::int64_t most) {
+// Returns a window of at most `limit` positions: if possible the longest segment that fits, times a power of two.
+// Windows that cut segments, or that cut the sequence into unequal parts, make uneven launches.
+std::int64_t window_length(const Plan &plan, std::int64_t limit) {
     std::int64_t unit = shortest_window;
     for (const BranchPlan &branch : plan.branches())
-        if (branch.segment_length() <= most)
+        if (branch.segment_length() <= limit)
             unit = std::max(unit, branch.segment_length());
-    while (unit <= most / 2)
+    while (unit <= limit / 2)
         unit *= 2;
     return unit;
 }
 
-// Fills a grid whose blocks may have `rows` (batch entry, head, position) triples, heads in whole multiples of `group`.
+// Returns a grid whose blocks have up to `rows` (batch entry, head, position) triples, heads in multiples of `group`.
 BlockGrid make_grid(const Plan &plan, const Window &positions, std::int64_t window, std::int64_t rows,
                     std::int32_t group, int workers) {
     const Problem &problem = plan.problem();
@@ -63,11 +63,11 @@ BlockGrid make_grid(const Plan &plan, const Window &positions, std::int64_t wind
         groups_at_once < groups
             ? 1
             : std::clamp<std::int64_t>(rows / std::max<std::int64_t>(1, length * problem.heads), 1, problem.batch);
-    // As many blocks as workers where the problem allows, and all blocks of about one size.
+    // At least one block for each worker if the problem has enough, and all blocks of about the same size.
     std::int64_t head_blocks = divide_up(groups, groups_at_once),
                  batch_blocks = divide_up(problem.batch, batches_at_once);
-    const auto even = [&](std::int64_t blocks, std::int64_t others, std::int64_t most) {
-        return std::min(most, divide_up(blocks * others, workers) * workers / std::max<std::int64_t>(1, others));
+    const auto even = [&](std::int64_t blocks, std::int64_t others, std::int64_t limit) {
+        return std::min(limit, divide_up(blocks * others, workers) * workers / std::max<std::int64_t>(1, others));
     };
     head_blocks = std::max(head_blocks, even(head_blocks, batch_blocks * grid.windows, groups));
     if (head_blocks * batch_blocks * grid.windows < workers)
@@ -101,7 +101,7 @@ std::int64_t tile_bytes(const Problem &problem, annulus_pass pass, std::int64_t 
     const std::int64_t matrices = forward ? 1 : 2, d = problem.head_dim, element = dtype_bytes(problem.dtype);
     if (!packed)
         return matrices * queries * score_pitch(keys) * 4;
-    // Scores; inputs, position and product of each row.
+    // Scores, and for each row its input, position and product.
     queries = score_pitch(queries);
     keys = score_pitch(keys);
     return matrices * queries * keys * 4 + queries * (matrices * d * element + 8 + d * 4) +
@@ -110,7 +110,7 @@ std::int64_t tile_bytes(const Problem &problem, annulus_pass pass, std::int64_t 
 
 namespace {
 
-// A layout with a given number of workers.
+// Makes the layout for a given number of workers.
 class LayoutMaker {
   public:
     LayoutMaker(const Plan &plan, annulus_pass pass, std::int64_t available, int workers, Results results)
@@ -124,8 +124,8 @@ class LayoutMaker {
         budget_ = std::max<std::int64_t>(0, share - static_cast<std::int64_t>(layout_.blas_bytes) -
                                                 layout_.tiles * item_bytes);
         for (const BranchPlan &branch : plan.branches()) {
-            most_keys_ = std::max(most_keys_, branch.largest_class());
-            most_queries_ = std::max(most_queries_, divide_up(branch.segment_length(), branch.query_stride()));
+            max_keys_ = std::max(max_keys_, branch.largest_class());
+            max_queries_ = std::max(max_queries_, divide_up(branch.segment_length(), branch.query_stride()));
             longest_segment_ = std::max(longest_segment_, branch.segment_length());
         }
     }
@@ -137,15 +137,15 @@ class LayoutMaker {
     }
 
   private:
-    // Items and pointers of a tile, with room to spare.
+    // Items and pointers of a tile, rounded up generously.
     static constexpr std::int64_t item_bytes = 256;
 
     std::int64_t largest_tile_bytes(std::int64_t tile, bool packed) const {
-        return tile_bytes(problem_, pass_, std::min(tile, most_queries_), std::min(tile, most_keys_), packed);
+        return tile_bytes(problem_, pass_, std::min(tile, max_queries_), std::min(tile, max_keys_), packed);
     }
 
-    // What the state may take when a position of one head, or of one group of heads, takes `row_bytes`: a share; more
-    // where that saves segments from being cut and leaves enough for the scores.
+    // Returns the bytes that the state may take, if one position of a head (or of a group of heads) takes `row_bytes`.
+    // This is a share of the memory. It is more if then no segment is cut and enough memory remains for the scores.
     std::int64_t state_budget(std::int64_t row_bytes) const {
         const auto share = static_cast<std::int64_t>(static_cast<double>(budget_) *
                                                      (plan_.causal() ? causal_state_share : state_share));
@@ -155,14 +155,14 @@ class LayoutMaker {
         return std::clamp<std::int64_t>(budget_ - largest_tile_bytes(smallest_tile, true), 0, share);
     }
 
-    // The longest window that fits, the whole sequence if it does.
+    // Returns the longest window that fits, or the whole sequence if that fits.
     std::int64_t fitting_window(const Window &positions, std::int64_t row_bytes) const {
-        const std::int64_t most = std::max(shortest_window, state_budget(row_bytes) / row_bytes);
-        return positions.end() <= most ? std::max<std::int64_t>(positions.end(), 1) : window_length(plan_, most);
+        const std::int64_t limit = std::max(shortest_window, state_budget(row_bytes) / row_bytes);
+        return positions.end() <= limit ? std::max<std::int64_t>(positions.end(), 1) : window_length(plan_, limit);
     }
 
     void add_grid(const Window &positions, std::int64_t row_bytes, bool queries, bool keys) {
-        // Without a state blocks are as large as they can be.
+        // Without a state, blocks are as large as possible.
         const std::int64_t window =
             layout_.has_state() ? fitting_window(positions, row_bytes) : problem_.sequence_length;
         const std::int64_t rows_that_fit = layout_.has_state() ? state_budget(row_bytes) / row_bytes * group_
@@ -193,23 +193,24 @@ class LayoutMaker {
             add_grid(problem_.queries, query_bytes, true, false);
             add_grid(problem_.keys, key_bytes, false, true);
         }
-        std::int64_t most_blocks = 1;
+        std::int64_t max_blocks = 1;
         for (const BlockGrid &grid : layout_.grids)
-            most_blocks = std::max(most_blocks, grid.count());
-        layout_.workers = static_cast<int>(std::min<std::int64_t>(most_blocks, layout_.workers));
+            max_blocks = std::max(max_blocks, grid.count());
+        layout_.workers = static_cast<int>(std::min<std::int64_t>(max_blocks, layout_.workers));
     }
 
-    // Score matrices: no more than the largest block can use at a time, no less than one tile of the largest kind.
+    // Sets the size of tiles and score matrices: at most what the largest block can use at a time, at least one largest
+    // tile.
     void fit_scores() {
         const std::int64_t left = budget_ - (layout_.has_state() ? layout_.state_bytes(plan_, pass_) : 0);
         layout_.tile = largest_tile;
-        // Backward, most of the float32 products have few thread blocks to a tile, and fewer tiles leave a GPU idle.
+        // In backward most float32 products have few thread blocks a tile, so that few tiles would leave a GPU idle.
         const std::int64_t tiles_at_once = problem_.dtype == ANNULUS_FLOAT32 && !forward_ ? 4 : 2;
         while (layout_.tile > smallest_tile && tiles_at_once * largest_tile_bytes(layout_.tile, true) > left)
             layout_.tile /= 2;
         const std::int64_t rows = std::max<std::int64_t>({layout_.query_rows, layout_.key_rows * group_, 1});
         layout_.tiles = std::min(layout_.tiles, rows);
-        const std::int64_t widest = std::min(layout_.tile, most_keys_);
+        const std::int64_t widest = std::min(layout_.tile, max_keys_);
         const auto useful =
             static_cast<double>(rows) * static_cast<double>(tile_bytes(problem_, pass_, 1, widest, false) +
                                                             tile_bytes(problem_, pass_, 1, 1, true));
@@ -222,11 +223,11 @@ class LayoutMaker {
     const Problem &problem_;
     const annulus_pass pass_;
     const bool forward_;
-    const std::int32_t group_; // heads that share a block's gradients of keys
+    const std::int32_t group_; // heads that share a key head
     GemmLayout layout_;
-    std::int64_t budget_ = 0; // of a worker, for state and scores
-    // The largest class and segment.
-    std::int64_t most_queries_ = 1, most_keys_ = 1, longest_segment_ = 1;
+    std::int64_t budget_ = 0; // bytes of a worker for state and scores
+    // Sizes of the largest class and length of the longest segment.
+    std::int64_t max_queries_ = 1, max_keys_ = 1, longest_segment_ = 1;
 };
 
 } // namespace
@@ -245,8 +246,8 @@ bool needs_packing(const TileSet &set) {
 
 namespace {
 
-// Whether one tile alone, which needs no packing, computes each row of the results. Not under causality, where float32
-// results have to be checked for NaN (recompute_nonfinite.cu).
+// True if each row of the results is computed by a single tile, which needs no packing. False under causality, where
+// float32 results must be checked for NaN (recompute_nonfinite.cu).
 bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
     const Problem &problem = plan.problem();
     const BranchPlan &branch = plan.branches().front();
@@ -262,13 +263,13 @@ bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
                        [](const TileSet &set) { return set.covers_queries && !needs_packing(set); });
 }
 
-GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t available, int most_workers, Results results) {
+GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t available, int max_workers, Results results) {
     GemmLayout single = LayoutMaker(plan, pass, available, 1, results).make();
-    // float32 products are bound by arithmetic, and the larger a launch the better.
-    if (available / most_workers < least_worker_bytes || plan.problem().dtype == ANNULUS_FLOAT32)
+    // float32 products are limited by arithmetic: one worker with larger launches is faster.
+    if (available / max_workers < min_worker_bytes || plan.problem().dtype == ANNULUS_FLOAT32)
         return single;
-    GemmLayout layout = LayoutMaker(plan, pass, available, most_workers, results).make();
-    // Rather one worker than all scores twice, or small tiles, or a share for a worker that has nothing to do.
+    GemmLayout layout = LayoutMaker(plan, pass, available, max_workers, results).make();
+    // One worker is better than computing all scores twice, than smaller tiles, and than a worker without blocks.
     const bool better = layout.workers == 1 || single.grids.size() < layout.grids.size() ||
                         (single.grids.size() == layout.grids.size() && single.tile > layout.tile);
     return better ? single : layout;
@@ -276,16 +277,16 @@ GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t availab
 
 } // namespace
 
-GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_workers, Results results) {
+GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int max_workers, Results results) {
     const std::int64_t copied = bytes_of_branches(plan);
     const std::int64_t available = std::max<std::int64_t>(
         0, static_cast<std::int64_t>(std::min<std::uint64_t>(limit, std::uint64_t{1} << 60)) - copied);
     if (results == Results::direct && can_be_direct(plan, pass, largest_tile)) {
-        GemmLayout layout = best_layout(plan, pass, available, most_workers, Results::direct);
+        GemmLayout layout = best_layout(plan, pass, available, max_workers, Results::direct);
         if (can_be_direct(plan, pass, layout.tile))
             return layout;
     }
-    return best_layout(plan, pass, available, most_workers,
+    return best_layout(plan, pass, available, max_workers,
                        results == Results::in_partial ? Results::in_partial : Results::in_state);
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the gemm engine divides a problem so that it fits into its workspace: blocks with a float32 state of their own,
-// which run independently of one another, and the largest tile of scores. A function of the plan and the limit alone.
+// How the gemm engine divides a problem so that it fits into its workspace. It divides it into independent blocks, with
+// a float32 state each, and into tiles of scores of limited size. The layout depends on the plan and the limit alone.
 //
-// Forward, a block is a window of queries of some heads; it meets all keys. Backward, where every segment lies inside
-// one window of positions, a block is such a window of queries and keys, and each tile is computed once for all three
-// gradients. Where windows that long do not fit, blocks of queries yield dQ and blocks of keys yield dK and dV, and the
-// scores are computed twice. Where only dV is wanted there are blocks of keys alone.
+// Forward, a block is a window of queries of some heads, which meets all keys. Backward, if every segment lies inside
+// one window of positions, a block is such a window of queries and keys. Each tile is then computed once for all three
+// gradients. If windows of that length do not fit, blocks of queries compute dQ, and blocks of keys compute dK and dV,
+// so that scores are computed twice. If only dV is wanted, there are only blocks of keys.
 #pragma once
 
 #include "cuda/gemm/tiles.hpp"
@@ -18,43 +18,43 @@
 
 namespace annulus {
 
-// Blocks that yield the same results: windows x batch entries x heads.
+// Blocks that compute the same kinds of results: windows x batch entries x heads.
 struct BlockGrid {
-    // A block has a window of the rows that it yields results for, and the whole of the others.
+    // A block has a window of the rows whose results it computes, and all rows of the other side.
     bool query_results = true; // O, or dQ
     bool key_results = false;  // dK and dV
-    std::int64_t window = 0;   // positions; windows begin at multiples of it
+    std::int64_t window = 0;   // in positions; windows begin at multiples of it
     std::int64_t first_window = 0, windows = 0;
-    std::int64_t batches = 0, batch_blocks = 0; // of a block; blocks over the batch
+    std::int64_t batches = 0, batch_blocks = 0; // batch entries of a block; blocks over the batch
     std::int32_t heads = 0, head_blocks = 0;
 
     std::int64_t count() const { return windows * batch_blocks * head_blocks; }
-    // Block i; its windows are cut to the problem's.
+    // Returns block i, with its windows clipped to the problem's.
     Block block(const Plan &plan, std::int64_t i) const;
 };
 
-// Where blocks have their results while they are at work: in a state of their own; where it can be, straight in the
-// caller's tensors; or in the partial results of a part of a call, which all blocks share.
+// The place of blocks' results during the computation: a state of their own, the caller's tensors (direct), or the
+// partial results of a part of a call, which all blocks share.
 enum class Results { in_state, direct, in_partial };
 
 struct GemmLayout {
-    // Direct only where one tile alone computes each row of the results: its products are the results.
+    // `direct` requires that one tile alone computes each row of the results.
     Results results = Results::in_state;
-    std::vector<BlockGrid> grids;              // run one after the other
-    int workers = 1;                           // blocks at work at the same time
-    std::int64_t tile = 0;                     // most queries and keys of a tile
-    std::int64_t query_rows = 0, key_rows = 0; // of the largest block's state
-    std::int64_t tiles = 0;                    // most tiles with items at a time
-    std::size_t score_bytes = 0;               // of a worker: score matrices and packed rows
-    std::size_t blas_bytes = 0;                // of a worker: cuBLAS's own workspace
+    std::vector<BlockGrid> grids;              // one grid runs after the other
+    int workers = 1;                           // number of blocks that are computed at the same time
+    std::int64_t tile = 0;                     // largest number of queries, and of keys, of a tile
+    std::int64_t query_rows = 0, key_rows = 0; // rows of the largest block's state
+    std::int64_t tiles = 0;                    // largest number of tiles that have items at a time
+    std::size_t score_bytes = 0;               // for each worker: score matrices and packed rows
+    std::size_t blas_bytes = 0;                // for each worker: the workspace of cuBLAS
 
     bool has_state() const { return results == Results::in_state; }
-    // Of a worker. Grids follow one another and use the same memory.
+    // Returns the bytes of a worker's state. Grids run one after the other and use the same memory.
     std::int64_t state_bytes(const Plan &plan, annulus_pass pass) const;
 };
 
-// Bytes that a tile takes in a launch: scores, and with `packed` the rows of Q, K, V, dO and of the products as well,
-// their numbers rounded up to a multiple of score_pitch_unit.
+// Returns the bytes of a tile in a launch: its scores, and with `packed` also the rows of Q, K, V, dO and of the
+// products. With `packed`, row counts are rounded up to a multiple of score_pitch_unit.
 std::int64_t tile_bytes(const Problem &problem, annulus_pass pass, std::int64_t queries, std::int64_t keys,
                         bool packed);
 
@@ -64,12 +64,12 @@ constexpr std::int64_t score_pitch(std::int64_t keys) {
     return divide_up(keys, score_pitch_unit) * score_pitch_unit;
 }
 
-// Whether a tile's rows are packed before the products although they are matrices in the caller's tensors: those along
-// a curve, and those of odd numbers, which slow cuBLAS down and are filled up with absent rows.
+// True if a tile's rows are packed before the products even if they are matrices in the caller's tensors. This holds
+// for rows along a curve. It also holds for odd row counts, which slow cuBLAS down: absent rows are added to them.
 bool needs_packing(const TileSet &set);
 
-// Aims at `limit` bytes for everything; where that is too little, the smallest layout. `direct` is a permission, of
-// tensors that are matrices to cuBLAS.
-GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_workers, Results results);
+// Returns a layout that needs at most `limit` bytes, or the smallest one if none fits. `direct` only permits direct
+// results. It requires tensors that are matrices to cuBLAS.
+GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int max_workers, Results results);
 
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that move rows and addresses about: items and pointers of tiles, packing, adding packed rows to the state.
+// Kernels that write items and pointers of tiles, pack rows, and add packed rows to the state.
 #include "cuda/device/kernel_common.cuh"
 #include "cuda/gemm/kernels.hpp"
 
@@ -26,15 +26,15 @@ __global__ void write_items_kernel(const ItemArguments a) {
         const OperandAddress &address = a.operands[static_cast<std::size_t>(operand)];
         if (address.base)
             a.pointers[operand * a.capacity + i] =
-                address.base + tile.batch * address.batch + (address.of_keys ? kv_head : tile.head) * address.head +
-                ((address.of_keys ? key : query) - address.start) / address.stride * address.row +
-                i % a.per_launch * address.slot;
+                address.base + tile.batch * address.batch + (address.is_key_side ? kv_head : tile.head) * address.head +
+                ((address.is_key_side ? key : query) - address.start) / address.stride * address.row +
+                i % a.tiles_per_launch * address.slot;
     }
 }
 
 constexpr int rows_of_block = 32;
 
-// The rows of a block in units of Unit; `offsets` are those of their elements in the tensor, or -1.
+// Copies the rows of a thread block in units of Unit. `offsets` are in elements of the tensor; -1 marks an absent row.
 template <class Unit>
 __device__ void copy_rows(const void *tensor, const std::int64_t *offsets, int element_bytes, int rows, int row_bytes,
                           void *packed) {
@@ -46,7 +46,7 @@ __device__ void copy_rows(const void *tensor, const std::int64_t *offsets, int e
     }
 }
 
-// One thread finds out where a row is, all threads copy.
+// One thread finds the address of a row; all threads copy.
 template <class T> __global__ void __launch_bounds__(block_threads) pack_kernel(const PackArguments a) {
     __shared__ std::int64_t offsets[2][rows_of_block];
     const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * rows_of_block;
@@ -57,11 +57,11 @@ template <class T> __global__ void __launch_bounds__(block_threads) pack_kernel(
         const Tile &tile = a.items[row / a.count].tile;
         std::int64_t position = -1;
         if (row_of_tile < a.present) {
-            const std::int64_t place = (a.of_keys ? tile.key : tile.query) + row_of_tile * a.stride;
+            const std::int64_t place = (a.is_key_side ? tile.key : tile.query) + row_of_tile * a.stride;
             position = Segment{{tile.segment_start, a.curve.length()}, a.curve}.position(place);
         }
         const bool present = position >= a.window.start && position < a.window.end();
-        const std::int64_t head = a.of_keys ? tile.head / a.heads_per_kv_head : tile.head;
+        const std::int64_t head = a.is_key_side ? tile.head / a.heads_per_kv_head : tile.head;
         a.positions[row] = present ? position : -1;
         for (std::size_t t = 0; t < a.tensors.size(); ++t)
             offsets[t][i] = present ? strided_row_offset(a.tensors[t].source, tile.batch, head, position) : -1;
@@ -82,9 +82,9 @@ template <class T> __global__ void __launch_bounds__(block_threads) pack_kernel(
     }
 }
 
-// Four columns a thread.
+// Each thread adds four columns.
 __global__ void add_kernel(const AddArguments a) {
-    // A launch has few enough rows (layout.cpp) for 32 bits.
+    // A launch has so few rows (layout.cpp) that 32 bits suffice.
     const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     const unsigned fours = static_cast<unsigned>(a.head_dim) / 4; // of a row
     const unsigned row = i / fours;
@@ -93,10 +93,10 @@ __global__ void add_kernel(const AddArguments a) {
     const TileItem &item = a.items[row / static_cast<unsigned>(a.count)];
     const std::int64_t position = a.positions[row];
     const std::int64_t sum_row =
-        a.of_keys ? item.key_state + (position - a.key_start) / a.key_stride : item.state + position;
+        a.is_key_side ? item.key_state + (position - a.key_start) / a.key_stride : item.state + position;
     float4 &sum = reinterpret_cast<float4 *>(a.target)[sum_row * fours + i % fours];
     const float4 four = reinterpret_cast<const float4 *>(a.rows)[i];
-    if (a.overwrite)
+    if (a.overwrites)
         sum = four;
     else
         sum = {sum.x + four.x, sum.y + four.y, sum.z + four.z, sum.w + four.w};

@@ -26,7 +26,7 @@ void multiply(const ProductType &type, std::int64_t count, std::int64_t rows, st
     const cublasComputeType_t compute =
         type.dtype == ANNULUS_FLOAT32 && type.allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     const float alpha = 1, beta = adds ? 1.f : 0.f;
-    // cuBLAS is column-major: the transposed product, with the factors exchanged.
+    // cuBLAS is column-major: compute the transposed product, with the factors exchanged.
     const auto operation = [](const Matrices &m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     check(cublasGemmBatchedEx_64(type.handle, operation(b), operation(a), columns, rows, inner, &alpha, b.pointers,
                                  input, b.pitch, a.pointers, input, a.pitch, &beta, c.pointers,

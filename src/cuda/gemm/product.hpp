@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batched matrix products through cuBLAS, C = A B or C + A B, on row-major matrices given by arrays of pointers in
+// Batched matrix products through cuBLAS: C = A B or C + A B. Matrices are row-major, given by arrays of pointers in
 // device memory. Row pitches are in elements.
 #pragma once
 
@@ -14,10 +14,10 @@ struct Matrices {
     void *const *pointers; // [count], device memory
     std::int64_t pitch;
     bool transposed = false; // stored as [columns, rows]
-    bool is_float32 = false; // else of the product's dtype
+    bool is_float32 = false; // otherwise of the product's dtype
 };
 
-// Runs on the handle's stream. A and B are of `dtype`; C is of it, too, or float32; sums are float32; float32 products
+// Runs on the handle's stream. A and B have `dtype`; C has it, too, or is float32. Sums are float32. float32 products
 // are exact float32 unless `allow_tf32`.
 struct ProductType {
     cublasHandle_t handle;
@@ -25,7 +25,7 @@ struct ProductType {
     bool allow_tf32;
 };
 
-// A is [rows, inner], B [inner, columns], C [rows, columns].
+// Computes products of A [rows, inner] and B [inner, columns] into C [rows, columns].
 void multiply(const ProductType &type, std::int64_t count, std::int64_t rows, std::int64_t columns, std::int64_t inner,
               const Matrices &a, const Matrices &b, bool adds, const Matrices &c);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The key rule `once`, between the product of scores and what is made of them. A warp for each row of scores.
+// The key rule `once`: hides repeated keys between the product of scores and the softmax. Each row of scores has a
+// warp.
 #include "core/class_pairs.hpp"
 #include "cuda/device/kernel_common.cuh"
 #include "cuda/gemm/kernels.hpp"
@@ -8,7 +9,7 @@ namespace annulus {
 
 namespace {
 
-// a modulo b, of numbers that are not negative: in 32 bits where they fit.
+// Returns a modulo b, for numbers >= 0. Uses 32 bits if they suffice.
 __device__ std::int64_t remainder_of(std::int64_t a, std::int64_t b) {
     if (((a | b) >> 32) == 0)
         return static_cast<std::uint32_t>(a) % static_cast<std::uint32_t>(b);
@@ -24,7 +25,7 @@ __global__ void __launch_bounds__(block_threads) repeated_keys_kernel(const Repe
     float *const scores = s.scores + row * s.pitch;
     for (int j = lane; j < s.keys; j += 32) {
         const float score = __fmul_rn(scores[j], s.scale_log2);
-        scores[j] = score + (score - score); // NaN for an infinity
+        scores[j] = score + (score - score); // NaN if the score is infinite
     }
 
     const std::int64_t index = row / s.queries;

@@ -16,11 +16,11 @@ Matrices transposed(Matrices m) {
     return m;
 }
 
-// Whole score pitches of rows, the others absent, so that cuBLAS finds all sizes to be multiples of 16 bytes.
+// Rounds row counts up to multiples of the score pitch with absent rows, so that cuBLAS sees multiples of 16 bytes.
 TileSet rounded_up(TileSet set) {
     const auto round = [&](std::int32_t &rows) {
         const auto more = static_cast<std::int32_t>(score_pitch(rows));
-        set.absent_rows = set.absent_rows || more != rows;
+        set.has_absent_rows = set.has_absent_rows || more != rows;
         rows = more;
     };
     round(set.queries);
@@ -28,31 +28,32 @@ TileSet rounded_up(TileSet set) {
     return set;
 }
 
-// Tiles of a launch, at most `most`, for float32. cuBLAS gives the products with head_dim columns to thread blocks of
-// about 64 x 64, one at a time on a multiprocessor, and a last round that few of them have work in takes as long as a
-// full one. A few tiles less are worth it where they save a good part of a round; the other products and kernels want
-// many.
-std::int64_t tiles_of_full_rounds(std::int64_t most, std::int64_t rows, std::int64_t columns, int multiprocessors) {
+// Returns how many tiles a launch has, at most `max_tiles`, for float32. cuBLAS gives products with head_dim columns to
+// thread blocks of about 64 x 64, one at a time on a multiprocessor. A last round in which few multiprocessors work
+// takes as long as a full one. Fewer tiles are better if they save a good part of a round. Otherwise more tiles are
+// better, for the other products and kernels.
+std::int64_t tiles_of_full_rounds(std::int64_t max_tiles, std::int64_t rows, std::int64_t columns,
+                                  int multiprocessors) {
     const std::int64_t blocks = divide_up(rows, 64) * divide_up(columns, 64); // of a tile
     const auto share_of_work = [&](std::int64_t tiles) {
         const std::int64_t rounds = divide_up(tiles * blocks, multiprocessors);
         return static_cast<double>(tiles * blocks) / static_cast<double>(rounds * multiprocessors);
     };
     constexpr double worth_it = 1.2;
-    std::int64_t best = most;
-    for (std::int64_t tiles = most - 1; tiles >= divide_up(4 * most, 5); --tiles)
+    std::int64_t best = max_tiles;
+    for (std::int64_t tiles = max_tiles - 1; tiles >= divide_up(4 * max_tiles, 5); --tiles)
         if (share_of_work(tiles) > share_of_work(best))
             best = tiles;
-    return share_of_work(best) > worth_it * share_of_work(most) ? best : most;
+    return share_of_work(best) > worth_it * share_of_work(max_tiles) ? best : max_tiles;
 }
 
 } // namespace
 
 SetLaunches::SetLaunches(const WorkerContext &worker, const Block &block, const TileSet &set, const SetRole &role)
     : worker_(worker), run_(worker.run), call_(worker.run.call), block_(block), role_(role), d_(call_.head_dim()),
-      element_(dtype_bytes(call_.problem().dtype)), packed_(!run_.inputs_are_matrices || needs_packing(set)),
-      present_queries_(set.queries), present_keys_(set.keys), set_(packed_ ? rounded_up(set) : set) {
-    const std::int64_t bytes = tile_bytes(call_.problem(), run_.pass, set_.queries, set_.keys, packed_);
+      element_(dtype_bytes(call_.problem().dtype)), is_packed_(!run_.inputs_are_matrices || needs_packing(set)),
+      present_queries_(set.queries), present_keys_(set.keys), set_(is_packed_ ? rounded_up(set) : set) {
+    const std::int64_t bytes = tile_bytes(call_.problem(), run_.pass, set_.queries, set_.keys, is_packed_);
     const auto available = static_cast<std::int64_t>(run_.layout.score_bytes);
     tiles_at_once_ = std::clamp<std::int64_t>(bytes > 0 ? available / bytes : run_.layout.tiles, 1,
                                               std::min(run_.layout.tiles, set_.count()));
@@ -61,13 +62,13 @@ SetLaunches::SetLaunches(const WorkerContext &worker, const Block &block, const 
     buffers_ = take_buffers();
 }
 
-// All stay aligned to 16 bytes: rows are multiples of 8 elements or floats.
+// All pieces are aligned to 16 bytes: rows are multiples of 8 elements or floats.
 SetLaunches::Buffers SetLaunches::take_buffers() const {
     std::byte *next = worker_.memory.scores;
     const auto bytes = [&](std::int64_t count) {
-        std::byte *const taken = next;
+        std::byte *const piece = next;
         next += count;
-        return taken;
+        return piece;
     };
     const auto floats = [&](std::int64_t count) { return reinterpret_cast<float *>(bytes(count * 4)); };
     const auto positions = [&](std::int64_t count) { return reinterpret_cast<std::int64_t *>(bytes(count * 8)); };
@@ -78,7 +79,7 @@ SetLaunches::Buffers SetLaunches::take_buffers() const {
     b.scores = floats(queries * score_pitch(set_.keys));
     if (backward)
         b.d_scores = floats(queries * score_pitch(set_.keys));
-    if (!packed_)
+    if (!is_packed_)
         return b;
     b.q = bytes(queries * d_ * element_);
     b.k = bytes(keys * d_ * element_);
@@ -96,14 +97,14 @@ SetLaunches::Buffers SetLaunches::take_buffers() const {
 
 namespace {
 
-// The address where head 0 of batch entry 0 would be, which need not be inside the memory.
+// Returns the address `bytes` before `base`, where head 0 of batch entry 0 would be. It may lie outside the memory.
 char *before(const void *base, std::int64_t bytes) {
     return reinterpret_cast<char *>(reinterpret_cast<std::uintptr_t>(base) - static_cast<std::uintptr_t>(bytes));
 }
 
 } // namespace
 
-OperandAddress SetLaunches::caller_rows(const DeviceRows &rows, bool of_keys) const {
+OperandAddress SetLaunches::caller_rows(const DeviceRows &rows, bool is_key_side) const {
     return {static_cast<char *>(rows.data),
             rows.batch * element_,
             rows.head * element_,
@@ -111,14 +112,14 @@ OperandAddress SetLaunches::caller_rows(const DeviceRows &rows, bool of_keys) co
             0,
             rows.start,
             rows.stride,
-            of_keys};
+            is_key_side};
 }
 
-// Rows of the block's float32 results.
-OperandAddress SetLaunches::block_rows(float *target, bool of_keys) const {
-    const Window &window = this->window(of_keys);
-    const std::int32_t group = of_keys ? call_.heads_per_kv_head() : 1;
-    const std::int64_t stride = this->stride(of_keys), row = d_ * 4, head = row * divide_up(window.length, stride),
+// Returns the addresses of rows of the block's float32 results.
+OperandAddress SetLaunches::block_rows(float *target, bool is_key_side) const {
+    const Window &window = this->window(is_key_side);
+    const std::int32_t group = is_key_side ? call_.heads_per_kv_head() : 1;
+    const std::int64_t stride = this->stride(is_key_side), row = d_ * 4, head = row * divide_up(window.length, stride),
                        batch = head * (block_.heads / group);
     return {before(target, block_.first_head / group * head + block_.first_batch * batch),
             batch,
@@ -127,12 +128,12 @@ OperandAddress SetLaunches::block_rows(float *target, bool of_keys) const {
             0,
             window.start,
             stride,
-            of_keys};
+            is_key_side};
 }
 
-// Rows that lie tile by tile in the score memory.
-OperandAddress SetLaunches::packed_rows(void *rows, std::int64_t element_bytes, bool of_keys) const {
-    return {static_cast<char *>(rows), 0, 0, 0, this->rows(of_keys) * d_ * element_bytes, 0, 1, of_keys};
+// Returns the addresses of rows that lie tile by tile in the score memory.
+OperandAddress SetLaunches::packed_rows(void *rows, std::int64_t element_bytes, bool is_key_side) const {
+    return {static_cast<char *>(rows), 0, 0, 0, this->rows(is_key_side) * d_ * element_bytes, 0, 1, is_key_side};
 }
 
 void SetLaunches::write_items_from(std::int64_t first) {
@@ -141,9 +142,9 @@ void SetLaunches::write_items_from(std::int64_t first) {
     ItemArguments a{};
     a.set = set_;
     a.first = first;
-    // Whole launches, as many as there is room for.
+    // Only whole launches, at most the number for which there is room.
     a.count = std::min(set_.count() - first, layout.tiles / tiles_at_once_ * tiles_at_once_);
-    a.per_launch = tiles_at_once_;
+    a.tiles_per_launch = tiles_at_once_;
     a.heads_per_kv_head = call_.heads_per_kv_head();
     a.block = block_;
     a.key_stride = stride(true);
@@ -151,13 +152,13 @@ void SetLaunches::write_items_from(std::int64_t first) {
     a.pointers = memory.pointers;
     a.capacity = layout.tiles;
 
-    const auto input = [&](std::byte *packed, const DeviceRows &rows, bool of_keys) {
-        return packed_ ? packed_rows(packed, element_, of_keys) : caller_rows(rows, of_keys);
+    const auto input = [&](std::byte *packed, const DeviceRows &rows, bool is_key_side) {
+        return is_packed_ ? packed_rows(packed, element_, is_key_side) : caller_rows(rows, is_key_side);
     };
-    const auto product = [&](float *packed, const DeviceRows &rows, float *target, bool of_keys) {
-        if (packed_)
-            return packed_rows(packed, 4, of_keys);
-        return layout.results == Results::direct ? caller_rows(rows, of_keys) : block_rows(target, of_keys);
+    const auto product = [&](float *packed, const DeviceRows &rows, float *target, bool is_key_side) {
+        if (is_packed_)
+            return packed_rows(packed, 4, is_key_side);
+        return layout.results == Results::direct ? caller_rows(rows, is_key_side) : block_rows(target, is_key_side);
     };
     const auto matrix = [&](float *scores) {
         OperandAddress address;
@@ -186,25 +187,26 @@ void *const *SetLaunches::pointers_of(Operand operand) const {
     return worker_.memory.pointers + operand * run_.layout.tiles + (next_tile_ - items_first_);
 }
 
-// From one row of a tile to the next, in rows of the tensor; of a single row there is none, however large the stride.
-std::int64_t SetLaunches::step(bool of_keys) const {
-    if (rows(of_keys) == 1)
+// Returns the distance between consecutive rows of a tile, in rows of the tensor. It is 0 if the tile has one row,
+// since its stride may be very large.
+std::int64_t SetLaunches::step(bool is_key_side) const {
+    if (rows(is_key_side) == 1)
         return 0;
-    return (of_keys ? set_.key_stride : set_.query_stride) / stride(of_keys);
+    return (is_key_side ? set_.key_stride : set_.query_stride) / stride(is_key_side);
 }
 
-// Rows of the caller's tensor along the tile, or their packed copy.
-Matrices SetLaunches::input(Operand operand, const DeviceRows &rows, bool of_keys) const {
-    return {pointers_of(operand), packed_ ? d_ : std::max<std::int64_t>(rows.row * step(of_keys), d_)};
+// Returns the rows of the caller's tensor along the tile, or their packed copy.
+Matrices SetLaunches::input(Operand operand, const DeviceRows &rows, bool is_key_side) const {
+    return {pointers_of(operand), is_packed_ ? d_ : std::max<std::int64_t>(rows.row * step(is_key_side), d_)};
 }
 
-// Where results go: the caller's rows, packed ones, or the block's float32 results.
-Matrices SetLaunches::product(Operand operand, const DeviceRows &rows, bool of_keys) const {
-    Matrices m = input(operand, rows, of_keys);
+// Returns the matrix for results: the caller's rows, packed rows, or the block's float32 results.
+Matrices SetLaunches::product(Operand operand, const DeviceRows &rows, bool is_key_side) const {
+    Matrices m = input(operand, rows, is_key_side);
     if (run_.layout.results == Results::direct)
         return m;
     m.is_float32 = true;
-    m.pitch = packed_ ? d_ : std::max<std::int64_t>(d_ * step(of_keys), d_);
+    m.pitch = is_packed_ ? d_ : std::max<std::int64_t>(d_ * step(is_key_side), d_);
     return m;
 }
 
@@ -214,7 +216,7 @@ Matrices SetLaunches::scores(Operand operand) const {
     return m;
 }
 
-// They lie where the scores were: rows begin where they began.
+// Returns the probabilities, which lie in place of the scores: each row begins where its scores began.
 Matrices SetLaunches::probabilities(Operand operand) const {
     Matrices m = scores(operand);
     m.is_float32 = false;
@@ -227,26 +229,26 @@ void SetLaunches::multiply(std::int64_t rows, std::int64_t columns, std::int64_t
     annulus::multiply(worker_.product, tiles_, rows, columns, inner, a, b, adds, c);
 }
 
-void SetLaunches::pack(bool of_keys, const PackedTensor &first, const PackedTensor &second) const {
+void SetLaunches::pack(bool is_key_side, const PackedTensor &first, const PackedTensor &second) const {
     PackArguments a{};
     a.items = items();
     a.tiles = tiles_;
     a.heads_per_kv_head = call_.heads_per_kv_head();
     a.head_dim = d_;
     a.curve = set_.curve;
-    a.of_keys = of_keys;
-    a.count = rows(of_keys);
-    a.present = of_keys ? present_keys_ : present_queries_;
-    a.stride = of_keys ? set_.key_stride : set_.query_stride;
-    a.window = window(of_keys);
+    a.is_key_side = is_key_side;
+    a.count = rows(is_key_side);
+    a.present = is_key_side ? present_keys_ : present_queries_;
+    a.stride = is_key_side ? set_.key_stride : set_.query_stride;
+    a.window = window(is_key_side);
     a.tensors = {first, second};
-    a.positions = positions(of_keys);
+    a.positions = positions(is_key_side);
     pack_rows(call_.problem().dtype, a, worker_.stream);
 }
 
-void SetLaunches::add_packed(bool of_keys, bool overwrite, const float *rows, float *target) const {
-    add_rows({items(), tiles_, this->rows(of_keys), d_, of_keys, overwrite, block_.keys.start, stride(true),
-              positions(of_keys), rows, target},
+void SetLaunches::add_packed(bool is_key_side, bool overwrites, const float *rows, float *target) const {
+    add_rows({items(), tiles_, this->rows(is_key_side), d_, is_key_side, overwrites, block_.keys.start, stride(true),
+              positions(is_key_side), rows, target},
              worker_.stream);
 }
 
@@ -254,7 +256,7 @@ void SetLaunches::launch() {
     if (next_tile_ >= items_end_)
         write_items_from(next_tile_);
     tiles_ = std::min(tiles_at_once_, items_end_ - next_tile_);
-    if (packed_) {
+    if (is_packed_) {
         pack(false, {call_.q, buffers_.q}, {call_.d_out, buffers_.d_out});
         if (set_.keys > 0)
             pack(true, {call_.k, buffers_.k}, {call_.v, buffers_.v});
@@ -267,8 +269,8 @@ void SetLaunches::launch() {
     score.pitch = static_cast<std::int32_t>(score_pitch(set_.keys));
     score.query_stride = set_.query_stride;
     score.key_stride = set_.key_stride;
-    score.masked = set_.masked;
-    score.absent_rows = set_.absent_rows;
+    score.is_masked = set_.is_masked;
+    score.has_absent_rows = set_.has_absent_rows;
     score.query_positions = buffers_.query_positions;
     score.key_positions = buffers_.key_positions;
     score.head_dim = d_;
@@ -281,7 +283,7 @@ void SetLaunches::launch() {
     next_tile_ += tiles_;
 }
 
-// The scores, where an earlier branch has some of the keys without these.
+// Hides the keys that an earlier branch already has. Returns the arguments for the scores afterwards.
 ScoreArguments SetLaunches::hide_repeated(ScoreArguments score) const {
     if (role_.earlier_branches == 0 || set_.keys == 0)
         return score;
@@ -298,18 +300,18 @@ void SetLaunches::launch_forward(const ScoreArguments &score) const {
     SoftmaxArguments a{};
     a.score = hide_repeated(score);
     a.padding_keys = static_cast<float>(set_.padding_keys);
-    // Packed products are added, so their rows must hold something.
-    a.fresh = role_.first && set_.covers_queries && !packed_ && set_.keys > 0;
+    // Packed products are added to O, so O must be initialised.
+    a.is_fresh = role_.first && set_.covers_queries && !is_packed_ && set_.keys > 0;
     a.state = worker_.memory.state;
     a.o = worker_.memory.o;
-    a.complete = run_.layout.results == Results::direct;
+    a.is_complete = run_.layout.results == Results::direct;
     a.lse = call_.lse;
     softmax(call_.problem().dtype, a, worker_.stream);
     if (set_.keys == 0)
         return;
     multiply(set_.queries, d_, set_.keys, probabilities(operand_scores), input(operand_v, call_.v, true),
-             !packed_ && !a.fresh, product(operand_o, call_.out, false));
-    if (packed_)
+             !is_packed_ && !a.is_fresh, product(operand_o, call_.out, false));
+    if (is_packed_)
         add_packed(false, false, buffers_.o, worker_.memory.o);
 }
 
@@ -337,19 +339,19 @@ void SetLaunches::launch_backward(const ScoreArguments &score) const {
     const bool overwrites_queries = role_.first && set_.covers_queries;
     const Matrices p = probabilities(operand_scores), ds = probabilities(operand_d_scores);
     if (role_.key_results) {
-        const bool adds = !packed_ && !overwrites_keys;
+        const bool adds = !is_packed_ && !overwrites_keys;
         multiply(set_.keys, d_, set_.queries, transposed(p), d_out, adds, product(operand_d_v, call_.d_v, true));
-        if (packed_)
+        if (is_packed_)
             add_packed(true, overwrites_keys, buffers_.d_v, memory.d_v);
         if (!only_v)
             multiply(set_.keys, d_, set_.queries, transposed(ds), q, adds, product(operand_d_k, call_.d_k, true));
-        if (packed_ && !only_v)
+        if (is_packed_ && !only_v)
             add_packed(true, overwrites_keys, buffers_.d_k, memory.d_k);
     }
     if (role_.query_results) {
-        multiply(set_.queries, d_, set_.keys, ds, k, !packed_ && !overwrites_queries,
+        multiply(set_.queries, d_, set_.keys, ds, k, !is_packed_ && !overwrites_queries,
                  product(operand_o, call_.d_q, false));
-        if (packed_)
+        if (is_packed_)
             add_packed(false, overwrites_queries, buffers_.o, memory.o);
     }
 }

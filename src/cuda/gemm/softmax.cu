@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels on score matrices, each read and written once: a group of threads holds a row in registers from the reading
-// to the writing, in place.
+// Kernels on score matrices, which read and write each score once, in place. A group of threads holds a row in
+// registers in between.
 #include "core/softmax_limits.hpp"
 #include "cuda/device/kernel_common.cuh"
 #include "cuda/gemm/kernels.hpp"
@@ -12,13 +12,13 @@ namespace {
 // See kernels.hpp.
 constexpr float lazy_maximum = 8;
 
-// The `threads` threads of a row: a part of a warp, or whole warps.
+// A group of `threads` threads for one row: a part of a warp, or whole warps.
 template <int threads> struct RowThreads {
     static constexpr int rows_in_block = block_threads / threads;
     static __device__ int row_in_block() { return static_cast<int>(threadIdx.x) / threads; }
     static __device__ int rank() { return static_cast<int>(threadIdx.x) % threads; }
 
-    // All threads of the block call it together.
+    // All threads of the block must call it together.
     template <class Combine> static __device__ float reduce(float x, Combine combine) {
         constexpr int width = threads < 32 ? threads : 32;
         for (int step = width / 2; step > 0; step /= 2)
@@ -44,19 +44,19 @@ template <int threads> struct RowThreads {
     }
 };
 
-// A row of up to threads * per_thread numbers, four neighbours at a time.
+// A row of up to threads * per_thread numbers. A thread holds groups of four neighbours.
 template <int threads, int per_thread> struct RowValues {
     float x[per_thread];
 
     static __device__ int column(int i) { return (i / 4 * threads + RowThreads<threads>::rank()) * 4 + i % 4; }
 
-    // Reads whole groups of four, times `factor`: a row's pitch has room for them.
+    // Reads whole groups of four, multiplied by `factor`. The pitch of a row has room for them.
     __device__ void load(const float *row, int count, float factor) {
 #pragma unroll
         for (int i = 0; i < per_thread; i += 4) {
             if (column(i) < count) {
                 const float4 four = *reinterpret_cast<const float4 *>(row + column(i));
-                // Rounded like this for good, or exponents would be of other scores than their maximum.
+                // Always rounded in this way: otherwise exponents and the maximum could come from different scores.
                 x[i] = __fmul_rn(four.x, factor), x[i + 1] = __fmul_rn(four.y, factor);
                 x[i + 2] = __fmul_rn(four.z, factor), x[i + 3] = __fmul_rn(four.w, factor);
             } else {
@@ -76,7 +76,7 @@ template <int threads, int per_thread> struct RowValues {
     }
 };
 
-// a / b, of numbers that are not negative: in 32 bits where they fit, as 64-bit divisions take a hundred instructions.
+// Returns a / b, for numbers >= 0. Uses 32 bits if they suffice: a 64-bit division takes about a hundred instructions.
 __device__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
     if (((a | b) >> 32) == 0)
         return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
@@ -85,18 +85,18 @@ __device__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
 
 // The row that a group of threads works on.
 struct ScoreRow {
-    bool exists;        // threads beyond the last row go along for the block's barriers
-    bool present;       // exists, and its query is inside the window
-    std::int64_t index; // of all rows of the launch
+    bool exists;        // false for threads beyond the last row, which run only for the block's barriers
+    bool present;       // the row exists, and its query is inside the window
+    std::int64_t index; // among all rows of the launch
     const TileItem *item;
     std::int64_t position; // of the query
-    int visible;           // keys 0 … visible - 1 are seen, as far as positions tell nothing else
+    int visible;           // the query sees keys 0 … visible - 1, unless positions of packed rows hide some
 
     template <class Group> static __device__ ScoreRow of(const ScoreArguments &a) {
         ScoreRow row;
         const std::int64_t rows = a.tiles * a.queries;
-        // From the last block on: the product before wrote the last rows last and the one that follows reads the first
-        // rows first, so both ends are met in the L2 cache.
+        // In reverse order: the product before wrote the last rows last, and the next product reads the first rows
+        // first. So both find their rows in the L2 cache.
         const std::int64_t block = gridDim.x - 1 - blockIdx.x;
         row.index = block * Group::rows_in_block + Group::row_in_block();
         row.exists = row.index < rows;
@@ -109,17 +109,17 @@ struct ScoreRow {
         row.position = a.query_positions ? a.query_positions[row.index] : tile.segment_start + place;
         row.present = row.exists && row.position >= 0;
         row.visible = a.keys;
-        if (a.masked && !a.key_positions) {
+        if (a.is_masked && !a.key_positions) {
             const std::int64_t seen = place < tile.key ? 0 : quotient(place - tile.key, a.key_stride) + 1;
             row.visible = static_cast<int>(seen < a.keys ? seen : a.keys);
         }
         return row;
     }
 
-    // Whether the query may see key j of its tile, by the positions of packed rows.
+    // True if the query may see key j of its tile, by the positions of packed rows.
     __device__ bool sees(const ScoreArguments &a, const std::int64_t *key_positions, int j) const {
         const std::int64_t key = key_positions[j];
-        return key >= 0 && !(a.masked && key > position);
+        return key >= 0 && !(a.is_masked && key > position);
     }
 };
 
@@ -132,19 +132,19 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
 
     RowValues<threads, per_thread> values;
     values.load(scores, s.keys, s.scale_log2);
-    const bool by_position = s.key_positions && (s.masked || s.absent_rows);
+    const bool by_position = s.key_positions && (s.is_masked || s.has_absent_rows);
     const std::int64_t *const key_positions =
         by_position ? s.key_positions + (row.item - s.items) * static_cast<std::int64_t>(s.keys) : nullptr;
-    // An infinite score comes of a partial sum of Q . K that left float32's range; its row is NaN.
+    // An infinite score comes from a partial sum of Q . K that left the range of float32. Its row becomes NaN.
     float largest = -INFINITY, l = 0;
-    bool met_keys = false;
+    bool has_keys = false;
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {
         const int j = values.column(i);
         if (j >= row.visible || !row.present || (by_position && !row.sees(s, key_positions, j))) {
             values.x[i] = -INFINITY;
         } else {
-            met_keys = true;
+            has_keys = true;
             if (!s.has_hidden)
                 l = fmaf(values.x[i], 0.f, l);
         }
@@ -152,18 +152,18 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
     }
     largest = Group::max(largest);
     if (by_position)
-        met_keys = Group::max(met_keys ? 1.f : 0.f) != 0.f;
-    else // a thread may have none of the columns
-        met_keys = row.present && row.visible > 0;
+        has_keys = Group::max(has_keys ? 1.f : 0.f) != 0.f;
+    else // a thread may have no column of the row
+        has_keys = row.present && row.visible > 0;
 
     float2 *const state = a.state + row.item->state + row.position;
-    const float2 before = a.fresh || !row.present ? make_float2(-INFINITY, 0.f) : *state;
+    const float2 before = a.is_fresh || !row.present ? make_float2(-INFINITY, 0.f) : *state;
     float m = fmaxf(largest, before.x);
     if (a.padding_keys > 0)
         m = fmaxf(m, 0.f);
     if (m <= before.x + lazy_maximum)
         m = before.x;
-    const float shift = m == -INFINITY ? 0.f : m; // no key seen yet: 2^-inf = 0, and a NaN stays one
+    const float shift = m == -INFINITY ? 0.f : m; // no key seen yet: 2^-inf = 0, and NaN stays NaN
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {
         values.x[i] = exp2f(values.x[i] - shift);
@@ -174,9 +174,9 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
         return;
     if (a.padding_keys > 0)
         l += a.padding_keys * exp2f(-m);
-    if (a.complete) {
+    if (a.is_complete) {
         if (l == 0.f)
-            l = sum_of_none(met_keys);
+            l = sum_of_none(has_keys);
         const float factor = inverse_sum(l);
 #pragma unroll
         for (int i = 0; i < per_thread; ++i)
@@ -186,22 +186,22 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
                 (m + log2_of_sum(l)) * ln_2;
     }
     values.store(reinterpret_cast<T *>(scores), s.keys);
-    if (!row.present || a.complete)
+    if (!row.present || a.is_complete)
         return;
 
     const float correction = before.x == -INFINITY ? 0.f : exp2f(before.x - m);
-    if (!a.fresh && correction != 1.f) {
+    if (!a.is_fresh && correction != 1.f) {
         float *const o = a.o + (row.item->state + row.position) * s.head_dim;
         for (int d = Group::rank() * 4; d < s.head_dim; d += threads * 4) {
             float4 four{};
-            if (before.x != -INFINITY) // else O holds nothing yet
+            if (before.x != -INFINITY) // otherwise O holds nothing yet
                 four = scaled(*reinterpret_cast<float4 *>(o + d), correction);
             *reinterpret_cast<float4 *>(o + d) = four;
         }
     }
     if (Group::rank() == 0) {
         const float sum = before.y * correction + l;
-        *state = {m, sum == 0.f ? sum_of_none(met_keys || std::signbit(before.y)) : sum};
+        *state = {m, sum == 0.f ? sum_of_none(has_keys || std::signbit(before.y)) : sum};
     }
 }
 
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(const GradientA
     if (row.present && a.d_lse.data)
         delta -= *row_at<float>(a.d_lse, tile.batch, tile.head, row.position);
 
-    const bool by_position = s.key_positions && (s.masked || s.absent_rows);
+    const bool by_position = s.key_positions && (s.is_masked || s.has_absent_rows);
     const std::int64_t *const key_positions =
         by_position ? s.key_positions + (row.item - s.items) * static_cast<std::int64_t>(s.keys) : nullptr;
     const bool empty = !row.present || lse == -INFINITY;
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(const GradientA
         p.x[i] = hidden ? 0.f : exp2f(p.x[i] - lse);
         ds.x[i] = hidden ? 0.f : p.x[i] * (ds.x[i] - delta) * a.scale;
     }
-    __syncwarp(); // a warp's rows have been read before any is overwritten
+    __syncwarp(); // all rows of a warp have been read before any of them is overwritten
     if (!row.exists)
         return;
     if (a.wants_probabilities)
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(const GradientA
         ds.store(reinterpret_cast<T *>(d_scores), s.keys);
 }
 
-// Calls use with the threads and numbers a thread for rows of `keys` numbers, as integral constants.
+// Calls use with the number of threads, and of numbers a thread, for a row of `keys` numbers, as integral constants.
 template <class Use> void for_row_length(int keys, Use use) {
     const auto with = [&]<int threads, int per_thread>() {
         use(std::integral_constant<int, threads>{}, std::integral_constant<int, per_thread>{});

@@ -10,13 +10,13 @@ namespace annulus {
 
 namespace {
 
-// Tiles begin at multiples of this inside a class, so that only a class's last tile has an odd size.
+// Tiles begin at multiples of this inside a class, so that only the last tile of a class has an odd size.
 constexpr std::int64_t row_alignment = 64;
-// Queries of a tile that the diagonal crosses: the fewer, the less of what is computed is hidden; but so many that the
-// tiles of a set have at least `set_queries` together.
+// Number of queries of a tile that the diagonal crosses. With fewer queries, fewer computed scores are hidden. But the
+// tiles of a set should have at least `set_queries` queries together.
 constexpr std::int64_t diagonal_queries = 256, set_queries = 4096;
 
-// n rows in pieces of at most `tile`, all equal but the last.
+// Returns the length of pieces into which n rows are divided: at most `tile`, and equal except for the last piece.
 std::int64_t piece_length(std::int64_t n, std::int64_t tile) {
     if (n <= tile)
         return std::max<std::int64_t>(n, 1);
@@ -24,18 +24,19 @@ std::int64_t piece_length(std::int64_t n, std::int64_t tile) {
     return std::min(tile, divide_up(even, row_alignment) * row_alignment);
 }
 
-// The classes of equal size of some segments and heads, divided into tiles.
+// Divides classes of equal size, over some segments and heads, into tiles.
 class ClassTiles {
   public:
     ClassTiles(const TileSet &base, const Progression &queries, const Progression &keys, bool causal,
                std::vector<TileSet> &out)
-        : base_(base), queries_(queries), keys_(keys), causal_(causal), linear_(base.curve.is_linear()), out_(out) {}
+        : base_(base), queries_(queries), keys_(keys), is_causal_(causal), is_linear_(base.curve.is_linear()),
+          out_(out) {}
 
-    // Shift o meets piece a of the queries with piece a + o of the keys, cyclically over the longer side: tiles of one
+    // Shift o pairs piece a of the queries with piece a + o of the keys, cyclically over the longer side. Tiles of one
     // shift share neither queries nor keys.
     void divide(std::int64_t tile) {
-        // Under causality equal pieces of both sides make equal tiles along the diagonal.
-        const bool diagonal = causal_ && linear_;
+        // Under causality, pieces of the same length on both sides make equal tiles along the diagonal.
+        const bool diagonal = is_causal_ && is_linear_;
         query_piece_ = piece_length(diagonal ? std::max(queries_.count, keys_.count) : queries_.count, tile);
         key_piece_ = diagonal && keys_.count > tile ? query_piece_ : piece_length(keys_.count, tile);
         const std::int64_t query_pieces = divide_up(queries_.count, query_piece_);
@@ -54,20 +55,20 @@ class ClassTiles {
 
   private:
     struct Pair {
-        std::int64_t query, query_count; // elements of the progressions
+        std::int64_t query, query_count; // indices into the progressions
         std::int64_t key, key_count;
-        bool masked;         // causality hides some of its keys from some of its queries
-        std::int64_t offset; // place of the first query from the first key's, where masked
+        bool is_masked;      // causality hides some of its keys from some of its queries
+        std::int64_t offset; // place of the first query relative to the first key, if masked
         std::int64_t padding;
         bool same_shape(const Pair &p) const {
-            return query_count == p.query_count && key_count == p.key_count && masked == p.masked &&
+            return query_count == p.query_count && key_count == p.key_count && is_masked == p.is_masked &&
                    offset == p.offset && padding == p.padding;
         }
     };
 
-    // Keys of the class that query i sees.
+    // Returns how many keys of the class query i sees.
     std::int64_t visible(std::int64_t i) const {
-        if (!causal_ || !linear_)
+        if (!is_causal_ || !is_linear_)
             return keys_.count;
         const std::int64_t place = queries_[i];
         return place < keys_.first ? 0 : std::min(keys_.count, (place - keys_.first) / keys_.stride + 1);
@@ -84,8 +85,8 @@ class ClassTiles {
             return;
         if (visible(pair.query + pair.query_count - 1) <= pair.key && pair.padding == 0)
             return;
-        pair.masked = causal_ && (!linear_ || visible(pair.query) < pair.key + pair.key_count);
-        pair.offset = pair.masked && linear_ ? queries_[pair.query] - keys_[pair.key] : 0;
+        pair.is_masked = is_causal_ && (!is_linear_ || visible(pair.query) < pair.key + pair.key_count);
+        pair.offset = pair.is_masked && is_linear_ ? queries_[pair.query] - keys_[pair.key] : 0;
         if (pairs_ > 0 && (!pair.same_shape(first_) || pair.query != last_.query + query_piece_ ||
                            pair.key != last_.key + key_piece_))
             flush();
@@ -95,7 +96,8 @@ class ClassTiles {
         ++pairs_;
     }
 
-    // The pairs of equal shape so far, as one set; masked ones in slices of their queries, each with the keys it sees.
+    // Adds the pairs so far, which have equal shapes, as one set. Masked pairs are cut into slices of queries, each
+    // with the keys that it sees.
     void flush() {
         if (pairs_ == 0)
             return;
@@ -108,10 +110,10 @@ class ClassTiles {
         set.query_step = query_piece_ * queries_.stride;
         set.key_step = key_piece_ * keys_.stride;
         std::int64_t slice = first_.query_count;
-        if (first_.masked && linear_)
+        if (first_.is_masked && is_linear_)
             slice = std::max(diagonal_queries,
                              divide_up(divide_up(set_queries, set.count()), row_alignment) * row_alignment);
-        // From the last on: it sees the most keys.
+        // The last slice comes first: it sees the most keys.
         const std::int64_t last = (first_.query_count - 1) / slice * slice;
         for (std::int64_t from = last; from >= 0; from -= slice) {
             const std::int64_t count = std::min(slice, first_.query_count - from);
@@ -121,7 +123,7 @@ class ClassTiles {
                 continue;
             set.queries = static_cast<std::int32_t>(count);
             set.keys = static_cast<std::int32_t>(std::max<std::int64_t>(0, keys));
-            set.masked = first_.masked && (!linear_ || visible(query) < first_.key + keys);
+            set.is_masked = first_.is_masked && (!is_linear_ || visible(query) < first_.key + keys);
             set.covers_queries = has_one_key_piece_;
             set.covers_keys = from == last && first_.query_count == queries_.count && keys == keys_.count;
             set.first_query = queries_[query];
@@ -132,7 +134,7 @@ class ClassTiles {
 
     const TileSet &base_;
     const Progression &queries_, &keys_;
-    const bool causal_, linear_;
+    const bool is_causal_, is_linear_;
     std::vector<TileSet> &out_;
     std::int64_t query_piece_ = 1, key_piece_ = 1;
     bool has_one_key_piece_ = false;
@@ -151,7 +153,7 @@ class BranchTiles {
         if (both.length == 0)
             return;
         const std::int64_t first = branch_.segment_of(both.start), last = branch_.segment_of(both.end() - 1);
-        // Full segments inside both windows are alike; others stand alone.
+        // Full segments inside both windows are equal. Every other segment has sets of its own.
         const std::int64_t full_end =
             std::min({block_.queries.end(), block_.keys.end(), plan_.problem().sequence_length}) /
             branch_.segment_length();
@@ -163,7 +165,7 @@ class BranchTiles {
     }
 
   private:
-    // The positions of all segments that a window touches.
+    // Returns the positions of all segments that a window touches.
     Window span_of_segments(const Window &window) const {
         if (window.length == 0)
             return {};
@@ -177,8 +179,8 @@ class BranchTiles {
         return intersect(range, block_.queries) == range && intersect(range, block_.keys) == range;
     }
 
-    // Places of a segment inside a window. Along a curve a window is no range of places: rows outside it are left out
-    // one by one, when the tiles are packed.
+    // Returns the places of a segment inside a window. Along a curve a window is no range of places. There packing
+    // leaves out rows outside the window one by one.
     static Window places(const Segment &segment, const Window &window) {
         if (!segment.curve.is_linear())
             return {0, segment.range.length};
@@ -195,20 +197,21 @@ class BranchTiles {
         base.segments = count;
         base.segment_length = segment.range.length;
         base.curve = segment.curve;
-        base.absent_rows = !segment.curve.is_linear() && (intersect(segment.range, block_.queries) != segment.range ||
-                                                          intersect(segment.range, block_.keys) != segment.range);
+        base.has_absent_rows =
+            !segment.curve.is_linear() && (intersect(segment.range, block_.queries) != segment.range ||
+                                           intersect(segment.range, block_.keys) != segment.range);
         base.first_batch = block_.first_batch;
         base.batches = block_.batches;
         for (const HeadSet &set : branch_.head_sets(block_.first_head, block_.first_head + block_.heads))
             add_residues(base, segment, set, queries, keys);
     }
 
-    // Splits the residues where the size of their classes, or the place from the residue to their first row, changes.
+    // Splits the residues where the size of a class, or the offset of its first row from the residue, changes.
     void add_residues(const TileSet &base, const Segment &segment, const HeadSet &set, const Window &queries,
                       const Window &keys) {
         const std::int64_t r = branch_.dilation();
         const std::int64_t begin = set.first_residue, end = begin + set.residues;
-        const bool queries_stay = !branch_.queries_are_class(); // when the residue moves
+        const bool queries_stay = !branch_.queries_are_class(); // the queries do not change with the residue
         std::array<std::int64_t, 6> ends{queries.start % r, queries.end() % r,        keys.start % r,
                                          keys.end() % r,    segment.range.length % r, end};
         std::sort(ends.begin(), ends.end());
@@ -257,11 +260,11 @@ bool may_share_keys(const BranchPlan &other, const TileSet &set) {
         return false;
     if (!set.curve.is_linear())
         return true;
-    // The tiles of a step, but for their segment, lie in these windows.
+    // For each step, the windows of its tiles' rows in the first segment.
     const auto rows = [&](std::int64_t first, std::int64_t count, std::int64_t stride) {
         return Window{set.segment_start + first, (count - 1) * stride + set.head.residues};
     };
-    // Segments of the other branch cut all segments of the set alike.
+    // True if the other branch cuts all segments of the set in the same way.
     const bool is_alike = set.segments == 1 || set.segment_length % other.segment_length() == 0;
     for (std::int64_t step = 0; step < set.steps; ++step) {
         const Window queries = rows(set.first_query + step * set.query_step, set.queries, set.query_stride);

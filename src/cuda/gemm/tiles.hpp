@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work of a block of the problem, as sets of equal tiles. A tile is some queries of one class of a segment against
-// some of its keys; tiles of one shape, over batch entries, segments, residues, heads and steps along the class, go
-// into the same launches. Pure data: a set's size does not grow with the number of its tiles; the number of
-// sets grows with that of the tiles along a class alone.
+// some of its keys. Tiles of one shape go into the same launches, over batch entries, segments, residues, heads and
+// steps along the class. Sets are pure data. The size of a set does not depend on its number of tiles. The number of
+// sets grows only with the number of tiles along a class.
 #pragma once
 
 #include "core/plan.hpp"
@@ -13,17 +13,18 @@
 
 namespace annulus {
 
-// Tile (b, s, k, j, d): batch entry first_batch + b, segment s places further, residue k further, the head of (k, j),
-// and d steps along the class. In one set no two tiles share a query of a head or a key of a head.
+// Tile (b, s, k, j, d) has batch entry first_batch + b and the head of (k, j). It is s segments, k residues and d steps
+// along the class after the first tile. No two tiles of a set share a query of a head or a key of a head.
 struct TileSet {
-    // One tile. Rows are places of a segment: first, first + stride, …
-    std::int32_t queries = 0, keys = 0; // keys may be 0 where only padding keys are left
+    // One tile. Its rows are places of a segment: first, first + stride, …
+    std::int32_t queries = 0, keys = 0; // keys may be 0 if there are only padding keys
     std::int64_t query_stride = 1, key_stride = 1;
-    bool masked = false;           // causality hides some of the keys from some of the queries
-    bool absent_rows = false;      // the block's windows lack some of the rows (along a curve)
-    bool covers_queries = false;   // its queries meet all their keys of the branch here
-    bool covers_keys = false;      // the first tile of the branch to meet its keys, and with all of its class
-    std::int64_t padding_keys = 0; // to be added here: these are the queries' first keys in the branch
+    bool is_masked = false;       // causality hides some of the keys from some of the queries
+    bool has_absent_rows = false; // some rows are outside the block's windows (along a curve)
+    bool covers_queries = false;  // the queries meet all their keys of the branch in this set
+    bool covers_keys = false;     // no earlier set of the branch has these keys, and a tile has all keys of its class
+    // Number of padding keys to add: 0 unless the set has the first keys of its queries in the branch.
+    std::int64_t padding_keys = 0;
 
     // The first tile.
     std::int64_t segment_start = 0; // position
@@ -32,7 +33,7 @@ struct TileSet {
     std::int64_t first_batch = 0;
     Curve curve;
 
-    // How many there are, and how a step moves the first query and the first key.
+    // The number of tiles in each dimension, and how far a step moves the first query and the first key.
     std::int64_t batches = 1, segments = 1, steps = 1;
     std::int64_t segment_length = 0;
     std::int64_t query_step = 0, key_step = 0;
@@ -52,7 +53,7 @@ struct Tile {
     std::int64_t query, key;    // places of the first rows
 };
 
-// Tile i of a set, 0 <= i < count().
+// Returns tile i of a set, 0 <= i < count().
 constexpr Tile tile_at(const TileSet &set, std::int64_t i) {
     const std::int64_t step = i % set.steps;
     i /= set.steps;
@@ -68,12 +69,12 @@ constexpr Tile tile_at(const TileSet &set, std::int64_t i) {
         set.first_key + residue + step * set.key_step};
 }
 
-// Appends the sets of a block for one branch, in the order in which they must run; inside a set tiles may run side by
-// side. Tiles have at most `tile` queries and keys.
+// Appends the sets of a block for one branch, in the order in which they must run. Tiles of one set may run at the same
+// time. A tile has at most `tile` queries and keys.
 void make_tiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile,
                 std::vector<TileSet> &sets);
 
-// Whether another branch may give a query of a tile of the set a key of this tile.
+// True if the other branch may give a query of a tile a key of the same tile.
 bool may_share_keys(const BranchPlan &other, const TileSet &set);
 
 } // namespace annulus

@@ -58,7 +58,7 @@ void Worker::begin_block() {
     next_block_ += context_.run.layout.workers;
     lists_.parts.clear();
     next_part_ = 0;
-    // Backward, the heads of a group add to the same rows of dK and dV: one after the other.
+    // Backward, the heads of a group add to the same rows of dK and dV. Therefore they run one after the other.
     const std::int32_t group = call.heads_per_kv_head();
     const std::int32_t heads = context_.run.is_forward() || group == 1 ? block_->heads : 1;
     for (std::size_t branch = 0; branch < call.plan.branches().size(); ++branch)
@@ -73,7 +73,7 @@ void Worker::begin_block() {
     }
     if (const CallPart part = context_.run.part; part != CallPart::whole) {
         partial_block_ = call.whole();
-        // With the own keys only the state is set in forward, and says that O holds nothing.
+        // Forward, the part with the own keys has only the state set, which says that O holds nothing yet.
         partial_is_set_ = !context_.run.is_forward() || part != CallPart::own_keys;
         return;
     }
@@ -102,8 +102,8 @@ void Worker::begin_block() {
     }
 }
 
-// Without a state no tile writes the rows that the only branch does not reach. Telling them apart costs more than
-// clearing all.
+// Clears the rows that no tile writes when there is no state, because the only branch does not reach them. Clears all
+// rows of the block: to find the unreached rows costs more.
 void Worker::clear_unreached_rows() const {
     const CudaCall &call = context_.run.call;
     const BranchPlan &branch = call.plan.branches().front();
@@ -123,8 +123,8 @@ void Worker::clear_unreached_rows() const {
     clear(call.d_v, {});
 }
 
-// Backward: whether each row of the block's gradients is first reached by one tile of the first branch, which then may
-// overwrite it.
+// True if in backward one tile of the first branch is the first to reach each row of the block's gradients. That tile
+// may then overwrite the row.
 bool Worker::first_branch_reaches_all_rows() const {
     const BranchPlan &branch = context_.run.call.plan.branches().front();
     return grid_->query_results && grid_->key_results && block_->queries == block_->keys &&
@@ -152,7 +152,7 @@ void Worker::begin_set() {
     launches_.emplace(context_, partial_block_, set, role);
 }
 
-// How many branches from the first on there are up to the last one before a set's own with keys that count there.
+// Returns 1 + the index of the last branch before the set's own that may share keys with it, or 0 if there is none.
 std::int32_t Worker::earlier_branches(std::size_t branch, const TileSet &set) const {
     const Plan &plan = context_.run.call.plan;
     const std::span<const BranchPlan> earlier = plan.earlier_branches(plan.branches()[branch]);
@@ -183,7 +183,7 @@ void Worker::finish_block() {
                                      grid_->key_results && !targets.only_v ? memory.d_k : nullptr,
                                      grid_->key_results ? memory.d_v : nullptr};
     GradientOutputArguments outputs{block, gradients, call.d_q, call.d_k, call.d_v, targets, rows};
-    if (memory.has_nonfinite && !targets.are_plain()) { // nobody has noted a NaN yet
+    if (memory.has_nonfinite && !targets.are_plain()) { // no kernel has looked for NaN yet
         outputs.context.has_nonfinite = nullptr;
         recompute_partial_gradients(dtype, outputs, context_.stream);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's way through its blocks, one launch at a time, so that workers can take turns.
+// Takes a worker through its blocks, one launch at a time, so that workers can take turns.
 #pragma once
 
 #include "cuda/gemm/set.hpp"
@@ -11,13 +11,13 @@
 
 namespace annulus {
 
-// Tiles that are made at a time: those of a branch, and of heads whose tiles may run side by side.
+// Tiles that are made together: the tiles of a branch for heads whose tiles may run at the same time.
 struct TilePart {
     std::size_t branch;
     std::int32_t first_head, heads;
 };
 
-// What a worker lists on its way, reused from call to call: the second one allocates nothing.
+// A worker's lists. They are kept from call to call, so that a second call allocates nothing.
 struct WorkerLists {
     std::vector<TilePart> parts; // of a block
     std::vector<TileSet> sets;   // of a part
@@ -27,9 +27,9 @@ class Worker {
   public:
     Worker(const GemmRun &run, int index, WorkerLists &lists);
 
-    // The blocks of a grid that are this worker's.
+    // Begins this worker's blocks of a grid.
     void start(const BlockGrid &grid);
-    // Launches what comes next; false when nothing is left.
+    // Launches the next piece of work. Returns false if there is none.
     bool step();
 
     // Launches hold references into the worker.
@@ -50,12 +50,12 @@ class Worker {
 
     const BlockGrid *grid_ = nullptr;
     std::int64_t next_block_ = 0;
-    std::optional<Block> block_;  // at work
-    Block partial_block_;         // whose float32 results the tiles add to
-    bool partial_is_set_ = false; // these hold something: tiles must add to them
-    WorkerLists &lists_;          // of the block and the part at work
+    std::optional<Block> block_;  // the current block
+    Block partial_block_;         // the tiles add to the float32 results of this block
+    bool partial_is_set_ = false; // these results hold something, so that tiles must add to them
+    WorkerLists &lists_;          // of the current block and part
     std::size_t next_part_ = 0, next_set_ = 0;
-    std::optional<SetLaunches> launches_; // of the set at work
+    std::optional<SetLaunches> launches_; // of the current set
 };
 
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For kernels that write rows of a block to the caller's tensors, four columns a thread.
+// For kernels that write rows of a block to the caller's tensors. Each thread writes four columns.
 #pragma once
 
 #include "cuda/device/kernel_common.cuh"
@@ -10,7 +10,7 @@
 
 namespace annulus {
 
-// Rows of a block, [batches, heads, window]: of the queries, or of the keys.
+// The rows of a block, [batches, heads, window], either of the queries or of the keys.
 struct BlockRows {
     std::int64_t first_batch, batches;
     std::int32_t first_head, heads;
@@ -28,7 +28,7 @@ inline BlockRows key_rows(const Block &block, std::int32_t heads_per_kv_head) {
             block.keys};
 }
 
-// A batch entry and head.
+// One batch entry and head of a block.
 struct BlockLayer {
     std::int64_t first_index, batch;
     std::int32_t head;
@@ -47,31 +47,31 @@ struct BlockRow {
         : index(layer.first_index + row), batch(layer.batch), position(rows.window.start + row), head(layer.head) {}
 };
 
-constexpr std::int64_t most_layers = 65535; // of a grid
+constexpr std::int64_t max_layers = 65535; // limit of CUDA for the second dimension of a grid
 
-inline dim3 grid_of(const BlockRows &rows, int rows_of_warp, std::int64_t most_blocks_of_layer) {
+inline dim3 grid_of(const BlockRows &rows, int rows_of_warp, std::int64_t max_blocks_of_layer) {
     return {static_cast<unsigned>(
-                std::min(most_blocks_of_layer, divide_up(rows.window.length, block_threads / 32 * rows_of_warp))),
-            static_cast<unsigned>(std::min(most_layers, rows.batches * rows.heads))};
+                std::min(max_blocks_of_layer, divide_up(rows.window.length, block_threads / 32 * rows_of_warp))),
+            static_cast<unsigned>(std::min(max_layers, rows.batches * rows.heads))};
 }
 
-constexpr int usual_rows_of_warp = 8; // enough warps where there are few rows
+constexpr int usual_rows_of_warp = 8; // small, so that there are enough warps if there are few rows
 inline dim3 grid_of(const BlockRows &rows) {
-    return grid_of(rows, usual_rows_of_warp, 4096); // as many as keep a GPU busy
+    return grid_of(rows, usual_rows_of_warp, 4096); // 4096 blocks of a layer keep a GPU busy
 }
 
-// Where few rows may be wanted: then a block more costs more than its rows.
-constexpr int most_rows_of_warp = 32;
+// For kernels that may write few of the rows: then a further block costs more than the rows that it has.
+constexpr int max_rows_of_warp = 32;
 inline dim3 grid_of_few(const BlockRows &rows) {
-    constexpr std::int64_t blocks = 1024; // that a GPU has at the same time
-    return grid_of(rows, most_rows_of_warp, divide_up(blocks, rows.batches * rows.heads));
+    constexpr std::int64_t blocks = 1024; // number of blocks that a GPU runs at the same time
+    return grid_of(rows, max_rows_of_warp, divide_up(blocks, rows.batches * rows.heads));
 }
 
-// Calls use(row, first of four columns) for the thread's part of the rows that are wanted, if wants(row). A warp has so
-// many rows, up to 32, of which each lane asks for one.
+// Calls use(row, first of four columns) for the thread's part of the rows for which wants(row) is true. Each warp has
+// `rows_of_warp` rows, at most 32; each lane calls wants() for one of them.
 template <int rows_of_warp, class Wants, class Use>
 __device__ void for_four_columns(const BlockRows &rows, int columns, Wants wants, Use use) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, parts = columns / 4; // of a row
+    const int lane = static_cast<int>(threadIdx.x) % 32, parts = columns / 4; // parts of a row
     const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * (block_threads / 32) + threadIdx.x / 32;
     const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (block_threads / 32);
     for (std::int64_t i = blockIdx.y; i < rows.batches * rows.heads; i += gridDim.y) {
@@ -101,13 +101,13 @@ __device__ void for_four_columns(const BlockRows &rows, int columns, Wants wants
     }
 }
 
-// Whether every row begins at a multiple of `bytes`, a power of two.
+// True if every row begins at a multiple of `bytes`, a power of two.
 template <class T> bool begin_at_multiples(const DeviceRows &rows, std::size_t bytes) {
     const auto strides = static_cast<std::uintptr_t>(rows.batch | rows.row | rows.head) * sizeof(T);
     return (strides | reinterpret_cast<std::uintptr_t>(rows.data)) % bytes == 0;
 }
 
-// Whether four neighbours of every row can be written at once.
+// True if four neighbouring elements can be written with one instruction in every row.
 template <class T> bool fours_are_aligned(const DeviceRows &rows) {
     return begin_at_multiples<T>(rows, 4 * sizeof(T));
 }
@@ -122,13 +122,13 @@ template <class T> __device__ void write_four(const float4 &values, T *target, b
             target[i] = four.x[i];
 }
 
-// Infinities of opposite signs are noted too: the row is then checked without need.
+// Notes infinities of opposite signs, too. Their row is then checked without need.
 __device__ inline void note_nan(const float4 &four, int *has_nonfinite) {
     if (has_nonfinite && isnan(four.x + four.y + four.z + four.w))
         *has_nonfinite = 1;
 }
 
-// To what the caller has there; where all four are 0 that stays as it is.
+// Adds four values to the caller's. If all four are 0, it does not write.
 template <class T> __device__ void add_four(float4 values, T *target, bool aligned) {
     if (values.x == 0.f && values.y == 0.f && values.z == 0.f && values.w == 0.f)
         return;
@@ -145,17 +145,17 @@ template <class T> __device__ void add_four(float4 values, T *target, bool align
     write_four(values, target, aligned);
 }
 
-// Four columns of a row of partial results [B, heads, rows, D], to the caller's.
+// Writes or adds four columns of a row of partial results, [B, heads, rows, D], to the caller's tensor.
 template <class T, bool adds = false>
 __device__ void write_partial(const float *partial, const DeviceRows &target, const BlockRow &row, int columns,
                               int column, int *has_nonfinite, bool aligned) {
     const float4 four = __ldg(reinterpret_cast<const float4 *>(partial + row.index * columns + column));
     note_nan(four, has_nonfinite);
-    T *const of_caller = row_at<T>(target, row.batch, row.head, row.position) + column;
+    T *const caller_columns = row_at<T>(target, row.batch, row.head, row.position) + column;
     if constexpr (adds)
-        add_four(four, of_caller, aligned);
+        add_four(four, caller_columns, aligned);
     else
-        write_four(four, of_caller, aligned);
+        write_four(four, caller_columns, aligned);
 }
 
 } // namespace annulus

@@ -11,7 +11,7 @@ namespace annulus {
 namespace {
 
 DeviceRows rows_of(const annulus_tensor &tensor, const Window &window, std::int64_t stride = 1) {
-    // The stride of a single row may be anything.
+    // A tensor with one row may have any row stride.
     return {tensor.data,      tensor.stride[0], tensor.shape[1] == 1 ? 0 : tensor.stride[1],
             tensor.stride[2], window.start,     stride};
 }
@@ -24,9 +24,9 @@ DeviceRows statistic_of(const annulus_tensor *tensor, const Window &window) {
 
 } // namespace
 
-CudaCall::CudaCall(const Plan &of_plan, CudaDevice &of_device, const CallTensors &t, const PartialResults &results,
-                   void *of_stream)
-    : plan(of_plan), device(of_device), stream(static_cast<cudaStream_t>(of_stream)),
+CudaCall::CudaCall(const Plan &call_plan, CudaDevice &call_device, const CallTensors &t, const PartialResults &results,
+                   void *call_stream)
+    : plan(call_plan), device(call_device), stream(static_cast<cudaStream_t>(call_stream)),
       q(rows_of(t.q, plan.problem().queries)), k(rows_of(t.k, plan.problem().keys, plan.problem().key_stride)),
       v(rows_of(t.v, plan.problem().keys, plan.problem().key_stride)), out(rows_of(t.out, plan.problem().queries)),
       lse(statistic_of(t.lse, plan.problem().queries)), d_out(rows_of(t.d_out, plan.problem().queries)),

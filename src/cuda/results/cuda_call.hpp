@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of an engine on a GPU while it runs: its plan, the caller's tensors, its device and stream.
+// A call of a GPU engine during its execution: its plan, the caller's tensors, its device and stream.
 #pragma once
 
 #include "core/workspace.hpp"
@@ -13,7 +13,8 @@
 
 namespace annulus {
 
-// PartialResults as kernels take them: of a part of a call, [B, heads, rows, D] of the problem's windows; else null.
+// PartialResults in the types of kernels, for a part of a call: [B, heads, rows, D] of the problem's windows; else
+// null.
 struct DevicePartialResults {
     float2 *state = nullptr; // forward
     float *o = nullptr;      // forward
@@ -34,21 +35,21 @@ struct CudaCall {
     const Problem &problem() const { return plan.problem(); }
     std::int32_t head_dim() const { return problem().head_dim; }
     std::int32_t heads_per_kv_head() const { return problem().heads / problem().kv_heads; }
-    // All batch entries, heads and positions.
+    // Returns the block of all batch entries, heads and positions.
     Block whole() const {
         const Problem &p = problem();
         return {0, p.batch, 0, p.heads, p.queries, p.keys};
     }
     RowContext row_context(const BranchPlan *branches, int *has_nonfinite) const;
-    // Zeros in partial results of so many rows, D each.
+    // Sets `rows` rows of partial results, with D elements each, to zero.
     void clear_partial(float *target, std::int64_t rows) const;
 };
 
-// Room for the branches on the device, which plans need that are causal, for rows that are computed again, or whose
-// keys count once; else none, and null.
+// The copy of the branches on the device. Causal plans need it to recompute rows, plans whose keys count once need it
+// to find repeated keys. Other plans have none: 0 bytes, and null.
 std::int64_t bytes_of_branches(const Plan &plan);
 BranchPlan *book_branches(Workspace &workspace, const Plan &plan);
-// Copies them there.
+// Copies the branches of the call's plan to `target`, if it is not null.
 void store_branches(const CudaCall &call, BranchPlan *target);
 
 // Engine::clear() of the engines on a GPU.

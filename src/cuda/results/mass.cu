@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an attention mass needs on a GPU beside the engine: rows of dO, and masses, one a thread.
+// Kernels for attention mass that run before and after the engine: they write rows of dO and masses, one for each
+// thread.
 #include "engine/mass.hpp"
 
 #include "core/dtype_number.hpp"
@@ -11,7 +12,7 @@ namespace annulus {
 
 namespace {
 
-constexpr std::int64_t most_blocks = 1 << 16;
+constexpr std::int64_t max_blocks = 1 << 16;
 
 template <class Use> __device__ void for_each_item(std::int64_t count, Use use) {
     const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * block_threads;
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(block_threads) take_kernel(const MassWork work
 
 void launch_over(const char *what, void (*kernel)(MassWork), std::int64_t count, const MassWork &work, void *stream) {
     if (count > 0)
-        launch(what, kernel, grid_for(std::min(count, most_blocks * block_threads), block_threads),
+        launch(what, kernel, grid_for(std::min(count, max_blocks * block_threads), block_threads),
                static_cast<cudaStream_t>(stream), work);
 }
 

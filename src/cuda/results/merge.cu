@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The merge on a GPU: eight columns a thread. The threads of a row are of one warp, which writes the row's LSE when all
-// of them have read those of the parts, of which it may be one; columns are written by the thread that read them.
+// Merges results on a GPU; each thread has eight columns. The threads of a row are in one warp. They write the row's
+// LSE only after all of them have read the parts' LSEs, because the output may be one of the parts. Each column is
+// written by the thread that read it.
 #include "engine/merge.hpp"
 
 #include "cuda/device/kernel_common.cuh"
@@ -15,7 +16,7 @@ namespace annulus {
 namespace {
 
 constexpr int columns_of_thread = 8;
-constexpr std::int64_t most_layers = 65535; // of a grid
+constexpr std::int64_t max_layers = 65535; // limit of CUDA for the second dimension of a grid
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 template <class T> struct alignas(16) Columns { T x[columns_of_thread]; };
@@ -37,7 +38,7 @@ template <class T> __device__ void write_columns(const Columns<T> &columns, T *t
             target[i] = columns.x[i];
 }
 
-// A thread's columns of a row while parts are added to them: O is sum / weights, LSE largest + log(weights).
+// A thread's columns of a row while parts are added: O is sum / weights, and LSE is largest + log(weights).
 struct MergedRow {
     float largest = -infinity, weights = 0;
     float sum[columns_of_thread] = {};
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(block_threads)
     }
 }
 
-// Whether eight columns of every row begin at a multiple of 16 bytes.
+// True if groups of eight columns begin at a multiple of 16 bytes in every row.
 template <class T> bool is_aligned(const MergeRows &rows) {
     const auto strides = static_cast<std::uintptr_t>(rows.batch | rows.head | rows.row) * sizeof(T);
     return (strides | reinterpret_cast<std::uintptr_t>(rows.data)) % alignof(Columns<T>) == 0;
@@ -110,7 +111,7 @@ void merge_on_cuda(const MergeWork &work, void *stream) {
     const auto threads_of_row =
         static_cast<int>(std::bit_ceil(static_cast<unsigned>(work.head_dim / columns_of_thread)));
     dim3 grid = grid_for(work.rows, std::int64_t{block_threads / 32} * (32 / threads_of_row));
-    grid.y = static_cast<unsigned>(std::min(most_layers, work.batches * work.heads));
+    grid.y = static_cast<unsigned>(std::min(max_layers, work.batches * work.heads));
     with_dtype(work.dtype, [&](auto type) {
         using T = decltype(type);
         const bool aligned = is_aligned<T>(work.out) && std::all_of(work.outs, work.outs + work.count, is_aligned<T>);

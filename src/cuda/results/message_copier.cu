@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of messages between ranks on a GPU.
+// Packs the rows of messages between ranks on a GPU, unpacks them and adds them.
 #include "core/dtype_number.hpp"
 #include "cuda/device/kernel_common.cuh"
 #include "cuda/results/results.hpp"
@@ -13,57 +13,57 @@ namespace annulus {
 
 namespace {
 
-// ---- The positions of messages that no closed form tells: those that are wanted, in order. A block for each kv head
-// and piece of the keys; each piece is counted first.
+// ---- Lists the positions of irregular messages: the wanted positions, in order. The grid has a block for each kv head
+// and piece of the keys. A first kernel counts the positions of each piece.
 
 struct PositionsOfMessage {
     const CommonSegment *segments;
     std::int32_t segment_count, heads_per_kv_head;
     Window queries;
     std::int64_t first_key, pieces;
-    std::int64_t end_block; // of the launch
+    std::int64_t end_block; // the block of the launch after the message's last block
     const std::int64_t *prefix;
     std::int64_t *counts, *positions;
 };
 
-// Of some messages, for a launch.
+// The messages of one launch.
 struct PositionsToList {
-    static constexpr int most = 16;
+    static constexpr int max_count = 16;
     int count;
-    PositionsOfMessage of_message[most];
+    PositionsOfMessage messages[max_count];
 };
 
 constexpr int list_threads = 1024, list_words = static_cast<int>(positions_of_count / 32);
 static_assert(list_words <= list_threads && positions_of_count % (32 * 32) == 0);
 
-// A block's part of it.
+// The piece of a message that a block lists.
 class PieceOfMessage {
   public:
-    __device__ explicit PieceOfMessage(const PositionsToList &all) : message_(all.of_message), block_(blockIdx.x) {
+    __device__ explicit PieceOfMessage(const PositionsToList &all) : message_(all.messages), block_(blockIdx.x) {
         for (; blockIdx.x >= message_->end_block; ++message_)
             block_ = blockIdx.x - message_->end_block;
     }
 
     __device__ const PositionsOfMessage &message() const { return *message_; }
-    // In counts[].
+    // Index of the piece in counts[].
     __device__ std::int64_t index() const { return block_; }
     __device__ std::int64_t piece() const { return block_ % message_->pieces; }
     __device__ std::int32_t kv_head() const { return static_cast<std::int32_t>(block_ / message_->pieces); }
     __device__ std::int64_t first_position() const { return message_->first_key + piece() * positions_of_count; }
 
-    // A bit for each position, by all threads.
+    // Sets a bit for each wanted position. All threads of the block must call it.
     __device__ void find_wanted(unsigned (&wanted)[list_words]) const {
-        constexpr int most = 32; // branches at a time
-        __shared__ WantedKeys keys[most];
+        constexpr int max_count = 32; // branches at a time
+        __shared__ WantedKeys keys[max_count];
         const PositionsOfMessage &m = *message_;
         const int thread = static_cast<int>(threadIdx.x);
         const std::int32_t first_head = kv_head() * m.heads_per_kv_head;
         if (thread < list_words)
             wanted[thread] = 0;
-        for (int from = 0; from < m.segment_count; from += most) {
-            const int count = min(most, m.segment_count - from);
+        for (int from = 0; from < m.segment_count; from += max_count) {
+            const int count = min(max_count, m.segment_count - from);
             const CommonSegment *const segments = m.segments + from;
-            __syncthreads(); // those before have been read
+            __syncthreads(); // the previous keys have been read
             if (thread < count)
                 keys[thread] =
                     WantedKeys(segments[thread], first_head, m.heads_per_kv_head, m.queries, first_position());
@@ -78,7 +78,7 @@ class PieceOfMessage {
 
   private:
     const PositionsOfMessage *message_;
-    std::int64_t block_; // of the message's
+    std::int64_t block_; // among the message's blocks
 };
 
 __global__ void __launch_bounds__(list_threads)
@@ -96,28 +96,28 @@ __global__ void __launch_bounds__(list_threads)
         piece.message().counts[piece.index()] = count;
 }
 
-// By a warp, of which each lane has some words that follow one another.
+// Counts the bits before each word. Called by one warp, in which each lane has some consecutive words.
 __device__ void count_before_words(const unsigned (&words)[list_words], int (&before)[list_words]) {
-    constexpr int of_lane = list_words / 32;
+    constexpr int words_per_lane = list_words / 32;
     const int lane = static_cast<int>(threadIdx.x);
     int own = 0;
-    for (int i = 0; i < of_lane; ++i)
-        own += __popc(words[lane * of_lane + i]);
-    int sum = own; // up to this lane's last word
+    for (int i = 0; i < words_per_lane; ++i)
+        own += __popc(words[lane * words_per_lane + i]);
+    int sum = own; // in all words up to this lane's last one
     for (int step = 1; step < 32; step *= 2)
         if (const int other = __shfl_up_sync(~0u, sum, step); lane >= step)
             sum += other;
     sum -= own;
-    for (int i = 0; i < of_lane; ++i) {
-        before[lane * of_lane + i] = sum;
-        sum += __popc(words[lane * of_lane + i]);
+    for (int i = 0; i < words_per_lane; ++i) {
+        before[lane * words_per_lane + i] = sum;
+        sum += __popc(words[lane * words_per_lane + i]);
     }
 }
 
 __global__ void __launch_bounds__(list_threads) list_positions_kernel(const ANNULUS_GRID_CONSTANT PositionsToList all) {
     __shared__ unsigned wanted[list_words];
     __shared__ int before_word[list_words];
-    __shared__ unsigned long long before; // in the pieces before this one
+    __shared__ unsigned long long before; // positions in the pieces before this one
     const int thread = static_cast<int>(threadIdx.x);
     if (thread == 0)
         before = 0;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(list_threads) list_positions_kernel(const ANNU
     }
 }
 
-// ---- Rows, 16 bytes a thread.
+// ---- Moves rows. Each thread moves 16 bytes at a time.
 
 enum class Direction { pack, unpack, add };
 
@@ -150,10 +150,10 @@ struct MoveArguments {
     std::int64_t total_rows, stride; // of a batch entry; of a regular message
     std::int64_t rows;               // of all batch entries
     std::int32_t row_bytes, element_bytes;
-    std::array<RowMove::Ends, 2> of_tensor;
+    std::array<RowMove::Ends, 2> tensor_ends;
 };
 
-// The kv head that row i of a batch entry belongs to.
+// Returns the kv head to which row i of a batch entry belongs.
 __device__ std::int32_t head_of_row(const MoveArguments &a, std::int64_t i) {
     std::int32_t low = 0, high = a.kv_heads - 1;
     while (low < high) {
@@ -166,7 +166,7 @@ __device__ std::int32_t head_of_row(const MoveArguments &a, std::int64_t i) {
     return low;
 }
 
-// The row's first byte in a tensor.
+// Returns the address of the row in a tensor.
 __device__ std::byte *row_in_tensor(const MoveArguments &a, const RowView &view, std::int64_t row) {
     const std::int64_t batch = row / a.total_rows, i = row % a.total_rows;
     const std::int32_t head = head_of_row(a, i);
@@ -189,11 +189,11 @@ template <Direction direction, class Unit> __device__ void move_unit(std::byte *
 
 constexpr int move_rows_of_block = 32;
 
-// One thread finds out where a row is, all threads move. A layer of the grid for each tensor.
+// One thread finds the address of a row; all threads move. Each tensor has a layer of the grid.
 template <Direction direction, class Unit>
 __global__ void __launch_bounds__(block_threads) move_kernel(const ANNULUS_GRID_CONSTANT MoveArguments a) {
     __shared__ std::byte *tensor_rows[move_rows_of_block];
-    const RowMove::Ends &ends = a.of_tensor[blockIdx.y];
+    const RowMove::Ends &ends = a.tensor_ends[blockIdx.y];
     auto *const wire = static_cast<std::byte *>(ends.wire);
     const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * move_rows_of_block;
     const std::int64_t left = a.rows - first;
@@ -225,25 +225,25 @@ class CudaRowMover : public MessageCopier {
                 stores.add(message->segments.data(), message->segments.size(), segments_of(table));
         }
         stores.launch();
-        PositionsToList some{};
+        PositionsToList pending{};
         for (const auto &[message, table] : tables) {
             if (message->is_regular())
                 continue;
-            if (some.count == PositionsToList::most)
-                list(some, stream);
-            const std::int64_t before = some.count > 0 ? some.of_message[some.count - 1].end_block : 0;
-            some.of_message[some.count++] = {segments_of(table),
-                                             static_cast<std::int32_t>(message->segments.size()),
-                                             problem.heads / problem.kv_heads,
-                                             message->queries,
-                                             message->keys.start,
-                                             message->pieces(),
-                                             before + problem.kv_heads * message->pieces(),
-                                             table.prefix,
-                                             table.counts,
-                                             table.positions};
+            if (pending.count == PositionsToList::max_count)
+                list(pending, stream);
+            const std::int64_t before = pending.count > 0 ? pending.messages[pending.count - 1].end_block : 0;
+            pending.messages[pending.count++] = {segments_of(table),
+                                                 static_cast<std::int32_t>(message->segments.size()),
+                                                 problem.heads / problem.kv_heads,
+                                                 message->queries,
+                                                 message->keys.start,
+                                                 message->pieces(),
+                                                 before + problem.kv_heads * message->pieces(),
+                                                 table.prefix,
+                                                 table.counts,
+                                                 table.positions};
         }
-        list(some, stream);
+        list(pending, stream);
     }
 
     void pack(const RowMove &move, void *stream) override { run<Direction::pack>(move, stream); }
@@ -255,14 +255,14 @@ class CudaRowMover : public MessageCopier {
         return reinterpret_cast<CommonSegment *>(table.segments);
     }
 
-    // And leaves none.
-    static void list(PositionsToList &some, cudaStream_t stream) {
-        if (some.count == 0)
+    // Launches the kernels for the pending messages, and empties the list.
+    static void list(PositionsToList &pending, cudaStream_t stream) {
+        if (pending.count == 0)
             return;
-        const auto grid = static_cast<unsigned>(some.of_message[some.count - 1].end_block);
-        launch_with("count_positions", count_positions_kernel, grid, list_threads, stream, some);
-        launch_with("list_positions", list_positions_kernel, grid, list_threads, stream, some);
-        some.count = 0;
+        const auto grid = static_cast<unsigned>(pending.messages[pending.count - 1].end_block);
+        launch_with("count_positions", count_positions_kernel, grid, list_threads, stream, pending);
+        launch_with("list_positions", list_positions_kernel, grid, list_threads, stream, pending);
+        pending.count = 0;
     }
 
     template <Direction direction> static void run(const RowMove &move, void *on) {
@@ -275,7 +275,7 @@ class CudaRowMover : public MessageCopier {
         a.rows = move.batches * a.total_rows;
         a.element_bytes = dtype_bytes(move.dtype);
         a.row_bytes = move.head_dim * a.element_bytes;
-        a.of_tensor = move.of_tensor;
+        a.tensor_ends = move.tensor_ends;
         cudaStream_t const stream = static_cast<cudaStream_t>(on);
         const dim3 grid(grid_for(a.rows, move_rows_of_block).x, static_cast<unsigned>(move.tensors));
         if constexpr (direction == Direction::add)
@@ -286,9 +286,9 @@ class CudaRowMover : public MessageCopier {
             launch("move_rows", move_kernel<direction, std::uint16_t>, grid, stream, a);
     }
 
-    // Whether every row of the tensors begins at a multiple of 16 bytes; those on the wire do.
+    // True if every row of the tensors begins at a multiple of 16 bytes. Rows in messages always do.
     static bool is_aligned(const RowMove &move) {
-        return std::all_of(move.of_tensor.begin(), move.of_tensor.begin() + move.tensors, [&](const auto &ends) {
+        return std::all_of(move.tensor_ends.begin(), move.tensor_ends.begin() + move.tensors, [&](const auto &ends) {
             const RowView &view = ends.rows;
             const std::int64_t strides = (view.batch | view.row | view.head) * dtype_bytes(move.dtype);
             return (reinterpret_cast<std::uintptr_t>(view.data) | static_cast<std::uintptr_t>(strides)) %

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows computed one by one, by a warp, from the definition.
+// Recomputes single rows from the definition, each by one warp.
 //
-// Causality hides keys by probabilities that are 0, and 0 times an infinity or NaN in a hidden row is NaN in a matrix
-// product: such a row would reach queries that do not attend to it. So the columns of a result that are NaN are
-// computed again here over the visible rows alone. That takes as long as a plain loop over the row's pairs, unless the
-// row attends to a NaN: it is done when all these columns are NaN again.
+// Causality hides a key by a probability of 0. But 0 times an infinity or NaN in the hidden row is NaN in a matrix
+// product, which would reach queries that do not attend to that key. Therefore the columns of a result that are NaN are
+// recomputed here over the visible rows alone. That takes as long as a plain loop over the row's pairs. It takes less
+// if the row attends to a NaN: the loop ends as soon as all these columns are NaN again.
+
 #pragma once
 
 #include "core/class_pairs.hpp"
@@ -14,52 +15,52 @@
 
 namespace annulus {
 
-constexpr int most_columns = 256 / 32; // of a lane
+constexpr int max_columns = 256 / 32; // of a lane
 
 // The columns of a row that a lane holds: lane, lane + 32, …
 struct LaneRow {
-    float x[most_columns] = {};
+    float x[max_columns] = {};
 
     static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
     template <class T> static __device__ LaneRow load(const T *row, int columns) {
         LaneRow values;
-        for (int i = 0; i < most_columns; ++i)
+        for (int i = 0; i < max_columns; ++i)
             if (lane() + 32 * i < columns)
                 values.x[i] = to_float(row[lane() + 32 * i]);
         return values;
     }
     __device__ void add(float factor, const LaneRow &row) {
-        for (int i = 0; i < most_columns; ++i)
+        for (int i = 0; i < max_columns; ++i)
             x[i] += factor * row.x[i];
     }
     __device__ float dot(const LaneRow &row) const {
         float sum = 0;
-        for (int i = 0; i < most_columns; ++i)
+        for (int i = 0; i < max_columns; ++i)
             sum += x[i] * row.x[i];
         for (int step = 16; step > 0; step /= 2)
             sum += __shfl_xor_sync(~0u, sum, step);
         return sum;
     }
-    // Writes some of the columns.
+    // Writes the columns that `columns` has.
     template <class T, class Columns> __device__ void store(T *row, const Columns &columns) const {
-        for (int i = 0; i < most_columns; ++i)
+        for (int i = 0; i < max_columns; ++i)
             if (columns.has(i))
                 row[lane() + 32 * i] = from_float<T>(x[i]);
     }
 };
 
-// The columns of a row that are NaN; each lane knows of its own.
+// The columns of a row that are NaN. Each lane knows its own columns.
 class NonfiniteColumns {
   public:
     explicit __device__ NonfiniteColumns(const LaneRow &row) {
-        for (int i = 0; i < most_columns; ++i)
+        for (int i = 0; i < max_columns; ++i)
             own_ |= static_cast<unsigned>(isnan(row.x[i])) << i;
     }
     __device__ bool has(int i) const { return (own_ >> i & 1) != 0; }
-    // Of the whole warp.
+    // True if any lane of the warp has a NaN.
     __device__ bool any() const { return __any_sync(~0u, own_ != 0); }
-    // Whether all of these are NaN in another row, too.
+    // True if all of these columns are NaN in another row, too.
     __device__ bool are_nan_in(const LaneRow &row) const {
         return __all_sync(~0u, (own_ & ~NonfiniteColumns(row).own_) == 0);
     }
@@ -68,7 +69,7 @@ class NonfiniteColumns {
     unsigned own_ = 0;
 };
 
-// visit(number of a branch, the branch, row of its position 0) for the branches in the sequence of a row, until it
+// Calls visit(index of a branch, the branch, row of its position 0) for the branches in the sequence of a row, until it
 // returns false.
 template <class Visit>
 __device__ void for_each_branch(const RowContext &c, std::int64_t batch, std::int64_t row, Visit visit) {
@@ -89,18 +90,18 @@ __device__ void for_each_branch(const RowContext &c, std::int64_t batch, std::in
     }
 }
 
-// A window of rows in positions of a sequence.
+// Returns a window of rows in positions of a sequence whose position 0 is row `start`.
 __device__ inline Window window_from(const Window &rows, std::int64_t start) {
     return {rows.start - start, rows.length};
 }
 
-// Whether a pair of a branch counts in an earlier one.
+// True if the pair counts in an earlier branch, so that it must not count in `branch` again.
 __device__ inline bool is_repeated(const RowContext &c, int branch, std::int32_t head, std::int64_t query,
                                    std::int64_t key) {
     return c.keys_once && attends(c.branches, branch, head, query, key);
 }
 
-// use(row of a key) for the keys that a query sees, until it returns false.
+// Calls use(row of a key) for the keys that a query sees, until it returns false.
 template <class Use>
 __device__ void for_each_key(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query, Use use) {
     for_each_branch(c, batch, query, [&](int i, const BranchPlan &branch, std::int64_t start) {
@@ -111,7 +112,7 @@ __device__ void for_each_key(const RowContext &c, std::int64_t batch, std::int32
     });
 }
 
-// use(row of a query) for the queries of a head that see a key, until it returns false.
+// Calls use(row of a query) for the queries of a head that see a key, until it returns false.
 template <class Use>
 __device__ void for_each_query(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t key, Use use) {
     for_each_branch(c, batch, key, [&](int i, const BranchPlan &branch, std::int64_t start) {
@@ -122,23 +123,23 @@ __device__ void for_each_query(const RowContext &c, std::int64_t batch, std::int
     });
 }
 
-// log2 of a row's sum of 2^score; NaN where a score is infinite.
+// Returns log2 of the sum of 2^score over a row, or NaN if a score is infinite.
 template <class T>
 __device__ float log2_sum_of_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query) {
     const std::int32_t kv_head = head / c.heads_per_kv_head;
     const LaneRow q = LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim);
-    float most = -INFINITY, sum = 0;
+    float largest = -INFINITY, sum = 0;
     for_each_key(c, batch, head, query, [&](std::int64_t key) {
         const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
-        const float score = q.dot(k) * c.scale * log2_e, before = most;
-        most = fmaxf(most, score);
-        sum = sum * exp2f(before - most) + exp2f(score - most) + 0.f * score;
+        const float score = q.dot(k) * c.scale * log2_e, before = largest;
+        largest = fmaxf(largest, score);
+        sum = sum * exp2f(before - largest) + exp2f(score - largest) + 0.f * score;
         return true;
     });
-    return most + log2f(sum);
+    return largest + log2f(sum);
 }
 
-// Columns of O of a row from the log2 of its sum of 2^score.
+// Returns columns of a row of O, from log2 of the row's sum of 2^score.
 template <class T>
 __device__ LaneRow output_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query,
                               float log2_sum, const NonfiniteColumns &wanted) {
@@ -154,7 +155,7 @@ __device__ LaneRow output_row(const RowContext &c, std::int64_t batch, std::int3
     return o;
 }
 
-// What backward knows of a query.
+// What backward needs to know of a query.
 template <class T> struct QueryRow {
     LaneRow q, d_out;
     float log2_sum, delta;
@@ -167,7 +168,7 @@ template <class T> struct QueryRow {
         if (c.d_lse.data)
             delta -= *row_at<float>(c.d_lse, batch, head, query);
     }
-    // P and dS of a key.
+    // Returns P and dS of a key.
     __device__ float2 gradients(const RowContext &c, const LaneRow &k, const LaneRow &v) const {
         const float p = exp2f(q.dot(k) * c.scale * log2_e - log2_sum);
         return {p, p * (d_out.dot(v) - delta) * c.scale};

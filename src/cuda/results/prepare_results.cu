@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What results are before an engine's kernels run: softmax states without keys, rows of zeros; and the branches, for
-// rows that are computed again.
+// Initialises results before an engine's kernels run: softmax states of rows without keys, and rows of zeros. Also
+// copies the branches to the device, for rows that are recomputed.
 #include "cuda/results/block_rows.cuh"
 
 #include <algorithm>
@@ -16,9 +16,9 @@ __global__ void fill_kernel(float2 *state, std::int64_t rows, float2 value) {
         state[i] = value;
 }
 
-constexpr int cleared_rows = 16; // of a block
+constexpr int cleared_rows = 16; // of a thread block
 
-// All heads of some rows, which are neighbours in memory, in parts of a row that are written at once.
+// Clears all heads of some rows, which are neighbours in memory. A thread writes one part of a row at a time.
 template <class T, class Part>
 __global__ void __launch_bounds__(block_threads)
     clear_outputs_kernel(const ClearArguments a, const BlockRows rows, unsigned parts) {
@@ -57,7 +57,7 @@ void clear_outputs(annulus_dtype dtype, const ClearArguments &a, cudaStream_t st
     if (rows.count() == 0)
         return;
     const dim3 grid(grid_for(rows.window.length, cleared_rows).x,
-                    static_cast<unsigned>(std::min(most_layers, rows.batches)));
+                    static_cast<unsigned>(std::min(max_layers, rows.batches)));
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         const auto clear = [&](auto part) {
@@ -76,12 +76,13 @@ void ArrayStores::add_bytes(const void *source, std::size_t bytes, void *target)
     auto *words = static_cast<std::uint32_t *>(target);
     const auto *from = static_cast<const std::byte *>(source);
     for (auto left = static_cast<std::int64_t>(bytes / sizeof *words); left > 0;) {
-        if (some_.words_count == WordsToStore::most_words || some_.pieces_count == WordsToStore::most_pieces)
+        if (pending_.words_count == WordsToStore::max_words || pending_.pieces_count == WordsToStore::max_pieces)
             launch();
-        const auto count = static_cast<int>(std::min<std::int64_t>(left, WordsToStore::most_words - some_.words_count));
-        std::memcpy(some_.words + some_.words_count, from, count * sizeof *words);
-        some_.words_count += count;
-        some_.pieces[some_.pieces_count++] = {words, some_.words_count};
+        const auto count =
+            static_cast<int>(std::min<std::int64_t>(left, WordsToStore::max_words - pending_.words_count));
+        std::memcpy(pending_.words + pending_.words_count, from, count * sizeof *words);
+        pending_.words_count += count;
+        pending_.pieces[pending_.pieces_count++] = {words, pending_.words_count};
         words += count;
         from += count * sizeof *words;
         left -= count;
@@ -89,10 +90,10 @@ void ArrayStores::add_bytes(const void *source, std::size_t bytes, void *target)
 }
 
 void ArrayStores::launch() {
-    if (some_.words_count == 0)
+    if (pending_.words_count == 0)
         return;
-    annulus::launch("store_words", store_kernel, 1, stream_, some_);
-    some_.words_count = some_.pieces_count = 0;
+    annulus::launch("store_words", store_kernel, 1, stream_, pending_);
+    pending_.words_count = pending_.pieces_count = 0;
 }
 
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that compute rows again where a result is NaN or infinite (nonfinite_rows.cuh), a warp for each row.
+// Kernels that recompute rows whose result is NaN or infinite (nonfinite_rows.cuh). Each row has a warp.
 #include "cuda/results/block_rows.cuh"
 #include "cuda/results/nonfinite_rows.cuh"
 #include "cuda/results/results.hpp"
@@ -8,7 +8,7 @@ namespace annulus {
 
 namespace {
 
-// Calls use(row) for the rows that this warp has to look at: none if it is known that no row of the block has a NaN.
+// Calls use(row) for the rows of this warp. Calls it for none if it is known that no row of the block has a NaN.
 template <class Use> __device__ void for_rows_of_warp(const BlockRows &rows, const int *has_nonfinite, Use use) {
     if (has_nonfinite && *has_nonfinite == 0)
         return;
@@ -17,7 +17,7 @@ template <class Use> __device__ void for_rows_of_warp(const BlockRows &rows, con
         use(BlockRow(rows, i % rows.window.length, BlockLayer(rows, i / rows.window.length)));
 }
 
-// Into the caller's rows, or with `in_partial` into O, which is not normalised.
+// Recomputes columns in the caller's rows, or with `in_partial` in O, which is not normalised.
 template <class T, bool in_partial>
 __global__ void __launch_bounds__(block_threads) summed_output_kernel(const OutputArguments a, const BlockRows rows) {
     const RowContext &c = a.context;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(block_threads) summed_output_kernel(const Outp
     });
 }
 
-// Of finished rows, or without a state all.
+// Recomputes columns of finished rows, or of all rows if there is no state.
 template <class T>
 __global__ void __launch_bounds__(block_threads) written_output_kernel(const OutputArguments a, const BlockRows rows) {
     const RowContext &c = a.context;
@@ -54,10 +54,10 @@ __global__ void __launch_bounds__(block_threads) written_output_kernel(const Out
     });
 }
 
-// Rows of gradients, the caller's or partial results, or none.
+// Rows of gradients: partial results, or the caller's rows, or none.
 template <class T> struct GradientRows {
     DeviceRows written;
-    float *partial; // null: the caller's
+    float *partial; // null: the caller's rows
 
     __device__ LaneRow load(const BlockRow &row, int columns) const {
         if (!partial && !written.data)
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(block_threads)
     });
 }
 
-// Enough to fill a GPU; with nothing to compute they are gone at once.
+// Enough blocks to fill a GPU. If there is nothing to recompute they end at once.
 constexpr unsigned blocks = 1024;
 
 } // namespace
@@ -124,21 +124,21 @@ void recompute_partial_outputs(annulus_dtype dtype, const OutputArguments &a, cu
 namespace {
 
 template <class T>
-void recompute(const GradientOutputArguments &a, const PartialGradients &partial, bool of_queries, bool of_keys,
-               cudaStream_t stream) {
+void recompute(const GradientOutputArguments &a, const PartialGradients &partial, bool recomputes_d_q,
+               bool recomputes_d_kv, cudaStream_t stream) {
     const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
-    if (of_queries && queries.count() > 0)
+    if (recomputes_d_q && queries.count() > 0)
         launch("recompute_d_q", d_q_kernel<T>, blocks, stream, a.context, GradientRows<T>{a.d_q, partial.d_q}, queries);
-    if (of_keys && keys.count() > 0)
+    if (recomputes_d_kv && keys.count() > 0)
         launch("recompute_d_kv", d_kv_kernel<T>, blocks, stream, a.context, GradientRows<T>{a.d_k, partial.d_k},
                GradientRows<T>{a.d_v, partial.d_v}, keys);
 }
 
 } // namespace
 
-void recompute_gradients(annulus_dtype dtype, const GradientOutputArguments &a, bool of_queries, bool of_keys,
-                         cudaStream_t stream) {
-    with_dtype(dtype, [&](auto type) { recompute<decltype(type)>(a, {}, of_queries, of_keys, stream); });
+void recompute_gradients(annulus_dtype dtype, const GradientOutputArguments &a, bool recomputes_d_q,
+                         bool recomputes_d_kv, cudaStream_t stream) {
+    with_dtype(dtype, [&](auto type) { recompute<decltype(type)>(a, {}, recomputes_d_q, recomputes_d_kv, stream); });
 }
 
 void recompute_partial_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// From float32 results to the caller's tensors, for every engine on a GPU. All run on `stream`, none synchronises.
+// Brings float32 results to the caller's tensors, for every GPU engine. All functions run on `stream`; none
+// synchronises.
 //
-// A block's state, its O and its gradients lie [batch, head, position of its window]. The softmax state is in units of
-// log2 (softmax_state.hpp); O is not normalised.
+// A block's state, its O and its gradients are indexed [batch, head, position in its window]. The softmax state is in
+// units of log2 (softmax_state.hpp). O is not normalised.
 #pragma once
 
 #include "core/plan.hpp"
@@ -18,47 +19,47 @@
 
 namespace annulus {
 
-// A part of a problem: heads and batch entries, with the queries and the keys that are touched.
+// A part of a problem: some batch entries and heads, with windows of their queries and keys.
 struct Block {
     std::int64_t first_batch = 0, batches = 0;
     std::int32_t first_head = 0, heads = 0;
     Window queries, keys;
 };
 
-// Sets all rows of a softmax state.
+// Sets all rows of a softmax state to `value`.
 void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t stream);
 
-// Pieces of arrays, in the 4 KiB of a kernel's arguments.
+// Pieces of arrays, which fit into the 4 KiB of a kernel's arguments.
 struct WordsToStore {
     struct Piece {
         std::uint32_t *target;
-        int end; // of its words
+        int end; // the end of its words in `words`
     };
-    static constexpr int most_words = 896, most_pieces = 24;
+    static constexpr int max_words = 896, max_pieces = 24;
     int words_count, pieces_count;
-    Piece pieces[most_pieces];
-    std::uint32_t words[most_words];
+    Piece pieces[max_pieces];
+    std::uint32_t words[max_words];
 };
 
-// Copies arrays from the host to device memory, in words of four bytes, through kernel arguments: a captured graph
-// keeps them. As many together as fit into those of a launch.
+// Copies arrays from the host to device memory, in words of four bytes, through kernel arguments, so that a captured
+// graph contains them. Each launch copies as much as fits into its arguments.
 class ArrayStores {
   public:
     explicit ArrayStores(cudaStream_t stream) : stream_(stream) {}
 
-    // The source may go at once.
+    // Copies the source at once; it may be freed after the call.
     template <class T> void add(const T *source, std::size_t count, T *target) {
         static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint32_t) == 0);
         add_bytes(source, count * sizeof(T), target);
     }
-    // What has been added and not launched yet.
+    // Launches the copies of what has been added since the last launch.
     void launch();
 
   private:
     void add_bytes(const void *source, std::size_t bytes, void *target);
 
     cudaStream_t const stream_;
-    WordsToStore some_{};
+    WordsToStore pending_{};
 };
 template <class T> void store_array(const T *source, std::size_t count, T *target, cudaStream_t stream) {
     ArrayStores stores(stream);
@@ -66,26 +67,26 @@ template <class T> void store_array(const T *source, std::size_t count, T *targe
     stores.launch();
 }
 
-// A sequence of several in the rows of a call.
+// One of several sequences in the rows of a call.
 struct RowSequence {
-    int batch, start, length; // start: row of its position 0
+    int batch, start, length; // start: the row of position 0
 };
 
-// What the results of a row depend on, for those rows that must be computed one by one (nonfinite_rows.cuh).
+// The inputs of rows that must be computed one by one (nonfinite_rows.cuh).
 struct RowContext {
-    const BranchPlan *branches; // of several sequences those of the longest
+    const BranchPlan *branches; // with several sequences, the branches of the longest one
     std::int32_t branch_count;
-    bool keys_once;               // a key of several branches counts once; not with several sequences
-    const RowSequence *sequences; // null: all rows are one
+    bool keys_once;               // a key that is in several branches counts once; false with several sequences
+    const RowSequence *sequences; // null: all rows are one sequence
     std::int32_t sequence_count;
-    int *has_nonfinite; // 0 before; becomes 1 where a row must be computed again. Null: none is noted
+    int *has_nonfinite; // 0 at first; kernels set it to 1 if a row must be recomputed. Null: it is not noted
     std::int32_t heads_per_kv_head, head_dim;
     float scale;
     Window queries, keys;
     DeviceRows q, k, v, out, d_out, lse, d_lse;
 };
 
-// From the state of a block to the caller's O and LSE, but for finished rows.
+// Writes the caller's O and LSE from the state of a block, except for finished rows.
 struct OutputArguments {
     Block block;
     const float2 *state;
@@ -94,17 +95,17 @@ struct OutputArguments {
     RowContext context;
 };
 void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
-// The same, quicker where most rows are finished.
+// Does the same, faster if most rows are finished.
 void write_unfinished_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
-// Compute again those rows that have a NaN, if there are any: in the caller's O, with a state of finished rows only;
-// in the caller's O where the row of `o` that it was written from has one; in `o` itself, where without `has_nonfinite`
-// all rows are looked at.
+// Recompute the rows that have a NaN, if there are any. recompute_outputs() does it for rows of the caller's O, with a
+// state only for finished rows. recompute_outputs_of_partial() does it for rows of the caller's O whose row in `o` has
+// a NaN. recompute_partial_outputs() does it in `o` itself. There all rows are checked if `has_nonfinite` is null.
 void recompute_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 void recompute_outputs_of_partial(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 void recompute_partial_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 
-// Zeros in the caller's rows of a block's queries, and -inf in their LSE. Without a state keys have the windows and
-// heads of queries: it clears the rows of dK and dV as well.
+// Sets the caller's rows of a block's queries to zero, and their LSE to -inf. It also clears rows of dK and dV: the
+// block's `queries` and heads are then the keys' window and heads.
 struct ClearArguments {
     Block block;
     std::int32_t head_dim;
@@ -112,12 +113,13 @@ struct ClearArguments {
 };
 void clear_outputs(annulus_dtype dtype, const ClearArguments &arguments, cudaStream_t stream);
 
-// A block's float32 gradients.
+// Float32 gradients of a block.
 struct PartialGradients {
     float *d_q, *d_k, *d_v;
 };
 
-// From a block's float32 gradients to the caller's; a null pointer for dQ or dV leaves that side out, one for dK dK.
+// Writes a block's float32 gradients to the caller's tensors. Null for d_q leaves out dQ, for d_v dK and dV, and for
+// d_k only dK.
 struct GradientOutputArguments {
     Block block;
     PartialGradients partial;
@@ -125,12 +127,12 @@ struct GradientOutputArguments {
     GradientTargets targets;
     RowContext context;
 };
-// `dtype` is that of the inputs.
+// `dtype` is the dtype of the inputs.
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
-// Compute again those rows that have a NaN: in the caller's gradients, whose targets are plain, and in the partial ones
-// of the sides that are there, where without `has_nonfinite` all rows are looked at.
-void recompute_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, bool of_queries, bool of_keys,
-                         cudaStream_t stream);
+// Recompute the rows that have a NaN: in the caller's gradients, whose targets must be plain, or in the partial
+// gradients that are not null. In partial gradients all rows are checked if `has_nonfinite` is null.
+void recompute_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, bool recomputes_d_q,
+                         bool recomputes_d_kv, cudaStream_t stream);
 void recompute_partial_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
 
 } // namespace annulus

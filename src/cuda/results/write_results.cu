@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that write a block's float32 results to the caller's tensors, four columns a thread.
+// Kernels that write a block's float32 results to the caller's tensors. Each thread writes four columns.
 #include "cuda/results/block_rows.cuh"
 #include "cuda/results/results.hpp"
 
@@ -9,7 +9,7 @@ namespace {
 
 template <class T, int rows_of_warp>
 __global__ void __launch_bounds__(block_threads)
-    output_kernel(const OutputArguments a, const BlockRows rows, bool aligned) {
+    output_kernel(const OutputArguments a, const BlockRows rows, bool is_aligned) {
     const auto is_unfinished = [&](const BlockRow &row) { return !(__ldg(a.state + row.index).y < 0.f); };
     for_four_columns<rows_of_warp>(rows, a.context.head_dim, is_unfinished, [&](const BlockRow &row, int column) {
         const float2 state = __ldg(a.state + row.index);
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(block_threads)
             four = scaled(__ldg(reinterpret_cast<const float4 *>(partial)), inverse_sum(state.y));
             note_nan(four, a.context.has_nonfinite);
         }
-        write_four(four, row_at<T>(a.out, row.batch, row.head, row.position) + column, aligned);
+        write_four(four, row_at<T>(a.out, row.batch, row.head, row.position) + column, is_aligned);
         if (a.lse.data && column == 0)
             *row_at<float>(a.lse, row.batch, row.head, row.position) = (state.x + log2_of_sum(state.y)) * ln_2;
     });
@@ -28,10 +28,10 @@ __global__ void __launch_bounds__(block_threads)
 template <class T, bool adds>
 __global__ void __launch_bounds__(block_threads)
     gradient_output_kernel(const float *partial, const DeviceRows target, const BlockRows rows, int columns,
-                           int *has_nonfinite, bool aligned) {
+                           int *has_nonfinite, bool is_aligned) {
     const auto all = [](const BlockRow &) { return true; };
     for_four_columns<usual_rows_of_warp>(rows, columns, all, [&](const BlockRow &row, int column) {
-        write_partial<T, adds>(partial, target, row, columns, column, has_nonfinite, aligned);
+        write_partial<T, adds>(partial, target, row, columns, column, has_nonfinite, is_aligned);
     });
 }
 
@@ -57,17 +57,17 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t s
 
 void write_unfinished_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
     if (const BlockRows rows = query_rows(a.block); rows.count() > 0)
-        write_outputs<most_rows_of_warp>(dtype, a, grid_of_few(rows), stream);
+        write_outputs<max_rows_of_warp>(dtype, a, grid_of_few(rows), stream);
 }
 
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
     const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
     const auto write = [&](const float *partial, const DeviceRows &rows, const GradientTarget &target,
-                           const BlockRows &of_block) {
+                           const BlockRows &block_rows) {
         with_dtype(target.dtype(dtype), [&](auto type) {
             using T = decltype(type);
             launch("write_gradients", target.adds ? gradient_output_kernel<T, true> : gradient_output_kernel<T, false>,
-                   grid_of(of_block), stream, partial, rows, of_block, a.context.head_dim, a.context.has_nonfinite,
+                   grid_of(block_rows), stream, partial, rows, block_rows, a.context.head_dim, a.context.has_nonfinite,
                    fours_are_aligned<T>(rows));
         });
     };

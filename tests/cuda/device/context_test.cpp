@@ -30,7 +30,7 @@ Problem small_problem() {
             .dtype = ANNULUS_FLOAT16};
 }
 
-// Contexts differ in nothing but memory and stream here; so do not the bits.
+// Contexts differ only in memory and stream here, so results must be equal to the bit.
 RunOptions from_own_pool(Memory &memory) {
     RunOptions options = subject();
     options.memory = &memory;
@@ -52,7 +52,7 @@ struct HostFree {
     void operator()(void *data) const { cudaFreeHost(data); }
 };
 
-// What is uploaded arrives late on the stream, and until then there are NaN.
+// Uploads arrive late on the stream; until then the memory holds NaN.
 class LateMemory final : public CudaMemory {
   public:
     ~LateMemory() override { cudaDeviceSynchronize(); }
@@ -90,7 +90,7 @@ TEST(Stream, CallsComeAfterWhatTheStreamWasGivenBefore) {
     expect_identical(forward_and_backward(call, context.get()), wanted);
 }
 
-// Holds a stream up until it is opened, or for so long that only a caller who waits for the stream can be the reason.
+// Holds a stream up until it is opened. It opens itself after so long that only a caller who waits can be the reason.
 class Gate {
   public:
     void close(cudaStream_t stream) {
@@ -149,7 +149,7 @@ TEST(Stream, ContextMovesFromStreamToStream) {
     }
 }
 
-// Neither for its own calls nor for another stream, and what the calls were to write is written.
+// Destroying waits neither for the context's own calls nor for another stream, and the calls still write their results.
 TEST(Stream, DestroyingAContextWaitsForNothing) {
     const Problem problem = small_problem();
     const Inputs inputs = random_inputs(problem, 1);
@@ -169,7 +169,7 @@ TEST(Stream, DestroyingAContextWaitsForNothing) {
     const auto started = std::chrono::steady_clock::now();
     context.reset();
     idle.reset();
-    // A context that comes after takes what these have left, and is not held up by the stream that still is.
+    // A later context takes what these contexts gave back. It does not wait for the stream that is still held up.
     const Context next = make_context(problem, from_own_pool(other));
     expect_identical(forward_and_backward(unheld, next.get()), wanted);
     EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(10));
@@ -284,7 +284,7 @@ TEST(Contexts, AutoIsGemmForFloat32) {
     EXPECT_EQ(served(), ANNULUS_ENGINE_GEMM);
 }
 
-// Whichever device is current, one that the context does not stand on among them.
+// The current device is restored, whichever device it is, also one that is not the context's.
 TEST(Contexts, CurrentDeviceIsRestored) {
     const Problem problem = small_problem();
     const RunOptions options = from_own_pool(*subject().memory);
@@ -375,7 +375,7 @@ std::int64_t free_bytes() {
     return static_cast<std::int64_t>(free);
 }
 
-// Other programs on the device change what is free, too: one quiet round out of five is enough, and a leak leaves none.
+// Other programs on the device also change its free memory. One quiet round out of five is enough; a leak has none.
 TEST(Contexts, GiveTheirMemoryBack) {
     const Problem problem = small_problem();
     const RunOptions options = from_own_pool(*subject().memory);
@@ -400,7 +400,7 @@ TEST(Contexts, GiveTheirMemoryBack) {
     FAIL() << lost << " bytes of device memory did not come back from 200 contexts";
 }
 
-// Among them what a call on a stream that the context has left got.
+// This includes memory that a call got on a stream that the context has left.
 TEST(Contexts, TheLastOneGivesAllMemoryOfTheDeviceBack) {
     Problem problem = small_problem();
     problem.length = 100'003;

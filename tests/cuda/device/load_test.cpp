@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thousand calls of a context give the same bits while others keep the device busy.
+// A thousand calls of a context give the same bits while other contexts keep the device busy.
 #include "cuda/cuda_memory.hpp"
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
@@ -16,7 +16,7 @@
 namespace annulus::test {
 namespace {
 
-// A context with a stream of its own, and the calls of both passes on it.
+// A context with a stream of its own, and calls of both passes on it.
 class User {
   public:
     User(const Problem &problem, std::uint64_t seed)
@@ -45,7 +45,7 @@ class User {
     Context context_;
 };
 
-// Makes calls in a thread of its own until it is destroyed. Reads results only at the end, to keep the device busy.
+// Makes calls in a thread until it is destroyed. Reads results only at the end, to keep the device busy.
 class Load {
   public:
     Load(const Problem &problem, std::uint64_t seed)

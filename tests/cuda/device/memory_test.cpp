@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the memory of a CUDA call may come from, what happens where it does not, and how much it is; and the other
-// calls that a CUDA context refuses.
+// Which memory a CUDA call accepts, what it says about other memory, and how much it needs; and the other calls that a
+// CUDA context refuses.
 #include "cuda/cuda_memory.hpp"
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
@@ -56,7 +56,7 @@ class DeviceMemory : public testing::Test {
         expect_refused(call_.forward(context_.get()), wanted, word);
         expect_refused(call_.backward(context_.get()), wanted, word);
     }
-    // What the tests leave on the device is still NaN.
+    // Expects that the outputs on the device are still NaN.
     void expect_outputs_untouched() {
         const Results results = call_.results();
         for (const std::vector<double> *values : {&results.out, &results.lse, &results.d_q, &results.d_k, &results.d_v})
@@ -75,20 +75,20 @@ struct NamedArgument {
     annulus_tensor Call::Arguments::*tensor;
 };
 
-constexpr NamedArgument of_forward[] = {{"q", &Call::Arguments::q},
-                                        {"k", &Call::Arguments::k},
-                                        {"v", &Call::Arguments::v},
-                                        {"out", &Call::Arguments::out},
-                                        {"lse", &Call::Arguments::lse}};
-constexpr NamedArgument of_backward_only[] = {{"d_out", &Call::Arguments::d_out},
-                                              {"d_lse", &Call::Arguments::d_lse},
-                                              {"d_q", &Call::Arguments::d_q},
-                                              {"d_k", &Call::Arguments::d_k},
-                                              {"d_v", &Call::Arguments::d_v}};
+constexpr NamedArgument forward_arguments[] = {{"q", &Call::Arguments::q},
+                                               {"k", &Call::Arguments::k},
+                                               {"v", &Call::Arguments::v},
+                                               {"out", &Call::Arguments::out},
+                                               {"lse", &Call::Arguments::lse}};
+constexpr NamedArgument backward_only_arguments[] = {{"d_out", &Call::Arguments::d_out},
+                                                     {"d_lse", &Call::Arguments::d_lse},
+                                                     {"d_q", &Call::Arguments::d_q},
+                                                     {"d_k", &Call::Arguments::d_k},
+                                                     {"d_v", &Call::Arguments::d_v}};
 
 class WrongMemory : public DeviceMemory {
   protected:
-    // Larger than any tensor, so that freed it is not part of a block that lives on.
+    // Larger than any tensor, so that its memory is not part of another block after it is freed.
     static constexpr std::size_t bytes = std::size_t{32} << 20;
 
     void *freed() {
@@ -106,11 +106,11 @@ class WrongMemory : public DeviceMemory {
             expect_refused((call_.*compute)(context_.get()), ANNULUS_ERROR_ARGUMENT, argument.name);
             tensor = right;
         };
-        for (const NamedArgument &argument : of_forward) {
+        for (const NamedArgument &argument : forward_arguments) {
             with(argument, &Call::forward);
             with(argument, &Call::backward);
         }
-        for (const NamedArgument &argument : of_backward_only)
+        for (const NamedArgument &argument : backward_only_arguments)
             with(argument, &Call::backward);
         expect_outputs_untouched();
         expect_calls_succeed();
@@ -201,15 +201,15 @@ TEST_F(DeviceMemory, WorkspaceTooSmallIsRefused) {
     expect_outputs_untouched();
 }
 
-// An allocator that keeps books.
+// An allocator that records its calls.
 struct Books {
     void *stream;                                                    // of every call
-    bool empty = false;                                              // whether it has nothing to give
+    bool empty = false;                                              // true if it has no memory to give
     std::vector<std::tuple<void *, std::size_t, std::size_t>> given; // address, bytes, alignment
     int allocations = 0;
     std::vector<std::string> complaints;
 
-    explicit Books(void *of_every_call) : stream(of_every_call) {}
+    explicit Books(void *call_stream) : stream(call_stream) {}
 
     annulus_allocator allocator() {
         annulus_allocator allocator = ANNULUS_ALLOCATOR_INIT;

@@ -12,7 +12,7 @@
 namespace annulus::test {
 namespace {
 
-// One problem over the keys of two branches, by a call for each and a merge in place of the first one's results.
+// A problem over the keys of two branches: a call for each branch, and a merge in place of the first one's results.
 class TwoParts {
   public:
     TwoParts(const Problem &problem, const Inputs &inputs, CudaMemory &memory)

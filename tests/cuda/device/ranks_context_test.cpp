@@ -33,7 +33,7 @@ std::vector<Comm> make_nccl_comms(int ranks) {
     return comms;
 }
 
-// Segments reach over shards; each query has keys of both ranks.
+// Segments extend over shards; each query has keys of both ranks.
 Problem spread_problem() {
     Problem problem;
     problem.length = 512;
@@ -44,7 +44,7 @@ Problem spread_problem() {
     return problem;
 }
 
-// Two ranks on GPUs of their own.
+// Two ranks with a GPU each.
 class TwoGpus : public testing::Test {
   protected:
     static constexpr int ranks = 2;
@@ -154,8 +154,8 @@ TEST_F(TwoGpus, ARankThatNeverCallsIsMissed) {
     }
 }
 
-// The ranks agree, and then rank 1's stream does not come to its messages: the call of rank 0 has returned when NCCL's
-// kernels on it are given up.
+// The ranks agree, but then rank 1's stream does not reach its messages. The call of rank 0 has returned when NCCL's
+// kernels on it are stopped.
 TEST_F(TwoGpus, ALateRankShowsInTheStatus) {
     const std::vector<Comm> comms = make_nccl_comms(ranks);
     const Inputs inputs = random_inputs(problem_, 1);
@@ -183,7 +183,7 @@ TEST_F(TwoGpus, ALateRankShowsInTheStatus) {
             check(annulus_comm_abort(comm));
             return;
         }
-        EXPECT_EQ(status_of(comm), ANNULUS_OK); // a second has not passed
+        EXPECT_EQ(status_of(comm), ANNULUS_OK); // less than a second has passed
         check_cuda(cudaStreamSynchronize(memory(rank).cuda_stream()));
         EXPECT_EQ(status_of(comm), ANNULUS_ERROR_COMM);
         EXPECT_STREQ(annulus_last_error(), "another rank did not come within 1 s");

@@ -10,7 +10,7 @@ RunOptions subject() {
     return {.engine = ANNULUS_ENGINE_GEMM, .memory = &memory, .aligned = true};
 }
 
-// Also with elements that are aligned to no more than their size, memory from the context's own pool and a tight limit.
+// Includes elements that are aligned only to their size, memory from the context's own pool, and a tight limit.
 std::vector<RunOptions> subject_ways() {
     static CudaMemory legacy(CudaMemory::Order::legacy_stream);
     RunOptions pool = subject();
@@ -23,7 +23,7 @@ std::vector<RunOptions> subject_ways() {
     return {subject(), pool, tight};
 }
 
-// Before compute capability 8.0 there is no bfloat16. Without a device any list will do: none of the tests is run.
+// Before compute capability 8.0 there is no bfloat16. Without a device any list will do, since no test runs.
 std::vector<annulus_dtype> subject_dtypes() {
     int major = 0;
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && major < 8)

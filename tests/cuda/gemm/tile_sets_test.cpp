@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the gemm engine cuts a problem, as pure data and without a GPU: the tiles of all blocks visit each (query, key)
-// pair of the definition once, and tiles that run side by side share no row.
+// How the gemm engine cuts a problem, without a GPU. The tiles of all blocks visit each (query, key) pair of the
+// definition once, and tiles that may run at the same time share no row.
 #include "core/class_pairs.hpp"
 #include "cuda/gemm/call.hpp"
 #include "cuda/gemm/layout.hpp"
@@ -23,14 +23,14 @@
 namespace annulus::test {
 namespace {
 
-// By batch entry, head and position.
+// (batch entry, head, position).
 using Row = std::tuple<std::int64_t, std::int32_t, std::int64_t>;
 struct Visited {
     std::vector<std::int64_t> keys;
     std::int64_t padding = 0;
 };
 
-// What the tiles of blocks visit.
+// The pairs that the tiles of blocks visit.
 class Visits {
   public:
     explicit Visits(const Problem &problem) : problem_(problem) {}
@@ -38,7 +38,7 @@ class Visits {
     const Plan &plan() const { return plan_; }
     void clear() { visited_.clear(); }
 
-    // Adds what the tiles of a block visit; checks each set by itself.
+    // Adds the pairs that the tiles of a block visit. Checks each set on its own.
     void visit(const Block &block, std::int64_t tile_size) {
         for (const BranchPlan &branch : plan_.branches()) {
             keys_of_branch_.clear();
@@ -54,7 +54,7 @@ class Visits {
         }
     }
 
-    // Each query has seen the keys that the definition gives it; padding keys are counted where they are wanted.
+    // Expects that each query has met the keys that the definition gives it, and with `with_padding` its padding keys.
     void expect_complete(bool with_padding) {
         for (std::int64_t b = 0; b < problem_.batch; ++b)
             for (std::int32_t h = 0; h < problem_.heads; ++h)
@@ -85,7 +85,7 @@ class Visits {
             for (std::int64_t k = 0; k < set.keys; ++k) {
                 const std::int64_t key = segment.position(tile.key + k * set.key_stride);
                 if (!inside(key, block.keys)) {
-                    ASSERT_TRUE(set.absent_rows);
+                    ASSERT_TRUE(set.has_absent_rows);
                     continue;
                 }
                 keys.push_back(key);
@@ -100,7 +100,7 @@ class Visits {
             for (std::int64_t q = 0; q < set.queries; ++q) {
                 const std::int64_t query = segment.position(tile.query + q * set.query_stride);
                 if (!inside(query, block.queries)) {
-                    ASSERT_TRUE(set.absent_rows);
+                    ASSERT_TRUE(set.has_absent_rows);
                     continue;
                 }
                 ASSERT_TRUE(queries_of_set.insert({tile.batch, tile.head, query}).second);
@@ -111,7 +111,7 @@ class Visits {
                 visited.padding += set.padding_keys;
                 for (const std::int64_t key : keys) {
                     const bool hidden = plan_.causal() && key > query;
-                    ASSERT_TRUE(set.masked || !hidden);
+                    ASSERT_TRUE(set.is_masked || !hidden);
                     if (!hidden)
                         visited.keys.push_back(key);
                 }
@@ -119,7 +119,7 @@ class Visits {
         }
     }
 
-    // The branch gives no query of a tile one of these keys.
+    // Expects that the branch gives no query of a tile one of these keys.
     static void expect_nothing_of(const BranchPlan &branch, const TileSet &set, const Tile &tile,
                                   const Segment &segment, const std::vector<std::int64_t> &keys) {
         for (std::int64_t q = 0; q < set.queries; ++q) {
@@ -139,7 +139,7 @@ class Visits {
     const Plan plan_{pattern_of(problem_), plan_problem_of(problem_)};
     std::map<Row, Visited> visited_;
     std::set<Row> keys_of_branch_;
-    std::map<Row, bool> queries_of_branch_; // and whether a tile said that it has all their keys
+    std::map<Row, bool> queries_of_branch_; // true if a tile said that it has all keys of the query
 };
 
 class RandomTiles : public testing::TestWithParam<int> {
@@ -156,7 +156,7 @@ class RandomTiles : public testing::TestWithParam<int> {
     const Plan &plan_ = visits_.plan();
 };
 
-// Blocks of queries against blocks of keys: the most general cut.
+// Blocks of queries against blocks of keys: the most general division.
 TEST_P(RandomTiles, VisitEachPairOnce) {
     const std::int64_t tile = draw(1, 24);
     const std::int64_t rows = draw(1, problem_.length), columns = draw(1, problem_.length);
@@ -173,10 +173,10 @@ TEST_P(RandomTiles, VisitEachPairOnce) {
                                   intersect({k, columns}, whole)};
                 ASSERT_NO_FATAL_FAILURE(visits_.visit(block, tile));
             }
-    visits_.expect_complete(columns == problem_.length); // padding keys come once for each block of keys
+    visits_.expect_complete(columns == problem_.length); // padding keys occur once in each block of keys
 }
 
-// The blocks that the engine runs, under limits from none to plenty.
+// The blocks that the engine runs, with limits from none to plenty.
 TEST_P(RandomTiles, BlocksOfALayoutVisitEachPairOnce) {
     for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD})
         for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{3} << 20, std::uint64_t{256} << 20}) {
@@ -205,7 +205,7 @@ TEST_P(RandomTiles, BlocksOfALayoutVisitEachPairOnce) {
         }
 }
 
-// A limit that is as large as what the smallest layout takes is kept.
+// A limit that the smallest layout fits into is respected.
 TEST_P(RandomTiles, LimitsAreKept) {
     const auto bytes = [&](annulus_pass pass, std::uint64_t limit) {
         std::size_t most = 0;
@@ -224,7 +224,7 @@ TEST_P(RandomTiles, LimitsAreKept) {
 
 INSTANTIATE_TEST_SUITE_P(Many, RandomTiles, testing::Range(0, 400));
 
-// Tiles as large as the engine's, diagonals in slices, and queries of which a window cuts some off.
+// Tiles as large as the engine's, diagonals in slices, and a window that excludes some queries.
 TEST(LargeTiles, VisitEachPairOnce) {
     constexpr auto every = ANNULUS_QUERY_EVERY, residue = ANNULUS_QUERY_RESIDUE;
     const std::vector<Problem> problems = {
@@ -247,7 +247,7 @@ TEST(LargeTiles, VisitEachPairOnce) {
         }
 }
 
-// Short segments before a long one: they meet those tiles that lie along its diagonal, and no other heads.
+// Short segments before a long one: they meet the tiles along its diagonal, and no other heads.
 TEST(SharedKeys, AreInTilesThatASegmentMeets) {
     const Problem problem = {
         .length = 2048, .heads = 3, .branches = {{.segment = 128, .head_count = 2}, {.segment = 1024}}};

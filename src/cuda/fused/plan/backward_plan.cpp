@@ -23,8 +23,8 @@ GridResult grids_of(Side side) {
 // the caller's rows. And heads of Q that share a head of K still have to add up its rows.
 bool may_write_rows(const Problem &problem, Side side) {
     if (side == Side::queries)
-        return problem.gradients.of_queries_are_plain() && !problem.gradients.only_v;
-    return problem.heads == problem.kv_heads && problem.gradients.of_keys_are_plain();
+        return problem.gradients.query_gradients_are_plain() && !problem.gradients.only_v;
+    return problem.heads == problem.kv_heads && problem.gradients.key_gradients_are_plain();
 }
 
 // Plans the call without split branches and without stored dS.
