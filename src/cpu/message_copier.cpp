@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring's rows on a CPU.
-#include "ranks/message_copier.hpp"
+#include "cpu/message_copier.hpp"
+
 #include "core/dtype_number.hpp"
 
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an attention mass needs on a CPU beside the engine.
-#include "engine/mass.hpp"
+#include "cpu/results/results.hpp"
 
 #include "core/dtype_number.hpp"
 #include "core/progression.hpp"

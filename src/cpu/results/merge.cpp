@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The merge on a CPU: threads take blocks of positions, with all their heads, which lie side by side.
-#include "engine/merge.hpp"
+#include "cpu/results/results.hpp"
 
 #include "core/dtype_number.hpp"
 #include "core/progression.hpp"

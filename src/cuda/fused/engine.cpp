@@ -7,7 +7,8 @@
 // do. Where the first of them has all rows, or the branches of one are split between two (plan/branch_split.hpp), only
 // the rows of the others have some, of a few heads, or some rows of a head, at a time. Keys that count once are told
 // apart within a grid, so that there must be but one.
-#include "engine/engine.hpp"
+#include "cuda/fused/engine.hpp"
+
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/results/cuda_call.hpp"
@@ -17,7 +18,7 @@
 #ifdef ANNULUS_HAVE_SM90
 #include "cuda/fused/sm90/architecture.hpp"
 #endif
-#include "engine/sequence_calls.hpp"
+#include "engine/sequence_executables.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -45,15 +46,15 @@ const char *refusal(const Plan &plan) {
 }
 
 template <class Architecture>
-Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &of_context, const Limits &limits) {
+Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device &of_context, const Limits &limits) {
     CudaDevice &device = cuda_device(of_context);
     if (const char *reason = Architecture::refusal(plan.problem(), pass, device))
         return {nullptr, reason};
     if (const char *reason = refusal(plan))
         return {nullptr, reason};
     const Architecture architecture(device, limits.allow_tf32);
-    return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plan, part, device, architecture, limits)
-                                        : prepare_fused_backward(plan, part, device, architecture, limits);
+    return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plan, scope, device, architecture, limits)
+                                        : prepare_fused_backward(plan, scope, device, architecture, limits);
 }
 
 // Along a curve each sequence has an order of its own: then they go one after the other.
@@ -63,10 +64,10 @@ bool has_curves(const Pattern &pattern) {
     });
 }
 
-template <class Architecture>
+template <class Architecture, const Engine &engine>
 Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Device &of_context, const Limits &limits) {
     if (plans.items().empty() || has_curves(plans.plans().front().pattern()))
-        return prepare_one_by_one(Architecture::engine(), plans, pass, of_context, limits);
+        return prepare_one_by_one(engine, plans, pass, of_context, limits);
     CudaDevice &device = cuda_device(of_context);
     const Plan rows = plan_of_rows(plans);
     if (const char *reason = Architecture::refusal(rows.problem(), pass, device))
@@ -82,11 +83,11 @@ Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Devi
 
 #ifdef ANNULUS_HAVE_SM90
 const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true,
-                          prepare<Sm90>,        clear_device_rows,   prepare_together<Sm90>};
+                          prepare<Sm90>,        clear_device_rows,   prepare_together<Sm90, fused_engine>};
 #endif
 #ifdef ANNULUS_HAVE_MMA
 const Engine mma_engine{ANNULUS_ENGINE_MMA, ANNULUS_DEVICE_CUDA, true,
-                        prepare<mma::Mma>,  clear_device_rows,   prepare_together<mma::Mma>};
+                        prepare<mma::Mma>,  clear_device_rows,   prepare_together<mma::Mma, mma_engine>};
 #endif
 
 } // namespace annulus

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an attention mass needs on a GPU beside the engine: rows of dO, and masses, one a thread.
-#include "engine/mass.hpp"
-
 #include "core/dtype_number.hpp"
 #include "cuda/device/kernel_common.cuh"
+#include "cuda/results/device_functions.hpp"
 
 #include <algorithm>
 

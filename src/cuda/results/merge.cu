@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The merge on a GPU: eight columns a thread. The threads of a row are of one warp, which writes the row's LSE when all
 // of them have read those of the parts, of which it may be one; columns are written by the thread that read them.
-#include "engine/merge.hpp"
-
 #include "cuda/device/kernel_common.cuh"
+#include "cuda/results/device_functions.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -2,8 +2,8 @@
 // The rows of messages between ranks on a GPU.
 #include "core/dtype_number.hpp"
 #include "cuda/device/kernel_common.cuh"
+#include "cuda/results/device_functions.hpp"
 #include "cuda/results/results.hpp"
-#include "ranks/message_copier.hpp"
 
 #include <algorithm>
 #include <numeric>

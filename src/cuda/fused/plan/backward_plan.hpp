@@ -66,7 +66,7 @@ struct BackwardPlan {
     std::optional<StoredDsParts> stored;
     std::vector<RowSequence> rows; // of several sequences, if rows may be computed again
     std::vector<BackwardStep> steps;
-    std::size_t first_of_rest = 0; // the steps from it on are those of PreparedCall::run_rest()
+    std::size_t first_of_rest = 0; // the steps from it on are those of Executable::run_rest()
 
     // What a launch counts: tiles taken, and where it stores dS and multiplies it what is done (StoredDs::done).
     std::int64_t counters_of(Gradients what) const {
@@ -86,7 +86,7 @@ BackwardGrids make_backward_grids(const SequencePlans &plans, const BackwardShap
 
 // Of a whole call or a part. Branches may be split, of a whole call if all gradients are plain, else of the own keys;
 // dS may be stored where they are not, kernels do it and the limit in bytes (0: none) leaves room for it.
-BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, const BackwardShapes &shapes,
+BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes,
                            int multiprocessors, std::uint64_t limit);
 
 struct BackwardMemory {

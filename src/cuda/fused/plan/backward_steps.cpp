@@ -11,11 +11,11 @@ namespace {
 // Lists the steps of a plan.
 class StepWriter {
   public:
-    StepWriter(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result)
-        : plan_(plan), problem_(plan.problem()), part_(part), shapes_(shapes), result_(result) {}
+    StepWriter(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, BackwardPlan &result)
+        : plan_(plan), problem_(plan.problem()), scope_(scope), shapes_(shapes), result_(result) {}
 
     void write() {
-        if (!is_of_other_keys(part_))
+        if (!has_other_keys(scope_))
             add({BackwardAction::find_lse_delta});
         if (result_.stored) {
             find_orders(Side::keys);
@@ -25,15 +25,15 @@ class StepWriter {
                 write_stored_ds();
             write_end({Side::queries, Side::keys});
             // What is left out last multiplies dS.
-            result_.first_of_rest = result_.steps.size() - (is_of_other_keys(part_) ? 1 : 0);
+            result_.first_of_rest = result_.steps.size() - (has_other_keys(scope_) ? 1 : 0);
             return;
         }
         std::vector<Side> sides{Side::queries, Side::keys};
         if (problem_.gradients.only_v)
             sides = {Side::keys};
-        else if (is_of_other_keys(part_)) // other ranks wait for gradients of keys of theirs, and for none of the own
+        else if (has_other_keys(scope_)) // other ranks wait for gradients of keys of theirs, and for none of the own
             sides = {Side::keys, Side::queries};
-        if (part_ == CallPart::whole || sides.size() == 1) {
+        if (scope_ == KeyScope::all_keys || sides.size() == 1) {
             find_orders(Side::keys);
             for (const Side side : sides)
                 write_gradients(side);
@@ -77,7 +77,7 @@ class StepWriter {
             launch(Side::keys, what, of_keys);
     }
 
-    bool has_partial(const SideGrids &side) const { return part_ != CallPart::whole || side.has_own_partial; }
+    bool has_partial(const SideGrids &side) const { return scope_ != KeyScope::all_keys || side.has_own_partial; }
 
     // No row is written to the caller's tensors but from partial results.
     bool is_all_partial(const SideGrids &side) const { return has_partial(side) && !side.finishes; }
@@ -87,7 +87,7 @@ class StepWriter {
     bool prepare(Side which, bool launches_clear) {
         const SideGrids &side = result_.of(which);
         // Gradients of other keys than the own are set by each part.
-        const bool sets = !is_of_other_keys(part_) || which == Side::keys;
+        const bool sets = !has_other_keys(scope_) || which == Side::keys;
         if (!sets || launches_clear ||
             (!side.grids.empty() && (side.grids.front().is_complete || (side.parts && !result_.stored))))
             return sets;
@@ -98,7 +98,7 @@ class StepWriter {
     // Whether the launches of a side clear the rows that they leave out.
     bool launches_clear(Side which) const {
         const SideGrids &side = result_.of(which);
-        return part_ == CallPart::whole && !side.has_own_partial &&
+        return scope_ == KeyScope::all_keys && !side.has_own_partial &&
                clears_beside(problem_, side.grids, shape_of(shapes_, which), window_of(problem_, which).length) &&
                !side.grids.front().is_complete;
     }
@@ -224,7 +224,7 @@ class StepWriter {
                               Gradients::all_storing_d_s,
                               destination(result_.queries, sets_queries),
                               turns.all()};
-            if (is_of_other_keys(part_) && i == count - 1) {
+            if (has_other_keys(scope_) && i == count - 1) {
                 step.turns = turns.until_keys_end();
                 add(step);
                 step.turns = turns.after_keys();
@@ -251,10 +251,10 @@ class StepWriter {
     // Of sides that have results: from partial results of its own to the caller's tensors, and rows that a hidden NaN
     // or infinity has reached.
     void write_end(const std::vector<Side> &sides) {
-        const bool recomputes = plan_.causal() && !is_of_other_keys(part_);
+        const bool recomputes = plan_.causal() && !has_other_keys(scope_);
         // What is added to cannot be repaired there. Rows that are not where they are looked for are unset there, and
         // stay unused.
-        const bool in_partial = part_ == CallPart::own_keys || !problem_.gradients.are_plain();
+        const bool in_partial = scope_ == KeyScope::own_keys || !problem_.gradients.are_plain();
         for (const Side side : sides)
             if (recomputes && in_partial)
                 add({BackwardAction::recompute_partial, side});
@@ -270,17 +270,17 @@ class StepWriter {
 
     const Plan &plan_;
     const Problem &problem_;
-    const CallPart part_;
+    const KeyScope scope_;
     const BackwardShapes &shapes_;
     BackwardPlan &result_;
 };
 
 } // namespace
 
-void write_steps(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result) {
+void write_steps(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, BackwardPlan &result) {
     result.steps.clear();
     result.first_of_rest = 0;
-    StepWriter(plan, part, shapes, result).write();
+    StepWriter(plan, scope, shapes, result).write();
 }
 
 } // namespace annulus

@@ -45,7 +45,7 @@ struct ForwardPlan {
 
 // Of a whole call, whose branches may be split where the limit in bytes (0: none) leaves room for it, or of a part.
 // `grids` are those of make_grids() for kernels of this shape, or of several sequences.
-ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, const KernelShape &shape,
+ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGrid> grids, const KernelShape &shape,
                          int multiprocessors, std::uint64_t limit);
 
 struct ForwardMemory {

@@ -39,7 +39,7 @@ bool share_partial_results(const std::vector<PlannedGrid> &grids);
 
 // Whether the launch over the own keys of a call finishes the rows that meet no others, as one grid in linear order
 // can.
-bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids);
+bool finishes_rows(KeyScope scope, const std::vector<PlannedGrid> &grids);
 // Says in the only one of `grids` which rows it leaves as partial results.
 void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids);
 
@@ -102,8 +102,8 @@ inline constexpr Launch split_part_launches[] = {{0, {}, Destination::set_partia
                                                  {1, {}, Destination::outputs_or_partial_with_partial}};
 
 // In how many grids the branches of a call or of its own keys may be.
-constexpr std::size_t most_grids(CallPart part) {
-    return part == CallPart::own_keys ? std::size(split_part_launches) : std::numeric_limits<std::size_t>::max();
+constexpr std::size_t most_grids(KeyScope scope) {
+    return scope == KeyScope::own_keys ? std::size(split_part_launches) : std::numeric_limits<std::size_t>::max();
 }
 
 // The launches of a split grid of a whole call, part after part, where a head has the rows of `window`: the first of

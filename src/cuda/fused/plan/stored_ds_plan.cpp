@@ -92,7 +92,7 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
 
 // By one kernel: in as few passes as there is memory for. Several leave partial results, of some heads at a time where
 // keys have none anyhow. With fewer queries a pass than these that would take longer than to compute dS twice.
-std::optional<StoredDsParts> plan_passes(const Problem &problem, CallPart part, StoredDsParts parts, bool sums_keys,
+std::optional<StoredDsParts> plan_passes(const Problem &problem, KeyScope scope, StoredDsParts parts, bool sums_keys,
                                          int row_blocks_of_tile, int multiprocessors, std::size_t bytes) {
     constexpr int fewest_queries = 4608 / row_block_rows;
     const int queries = parts.of_segment.queries;
@@ -115,7 +115,7 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, CallPart part, 
         if (of_sums >= bytes)
             return std::nullopt;
         if (const std::optional<StoredTurns> turns =
-                find_turns(parts, row_blocks_of_tile, multiprocessors, is_of_other_keys(part), bytes - of_sums)) {
+                find_turns(parts, row_blocks_of_tile, multiprocessors, has_other_keys(scope), bytes - of_sums)) {
             parts.of_segment.turns = *turns;
             parts.of_segment.cells = turns->cells_of_group.value * turns->groups_in_memory.value;
             return parts;
@@ -126,7 +126,7 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, CallPart part, 
 
 } // namespace
 
-std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart part,
+std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope scope,
                                             const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, bool sums_keys,
                                             const BackwardShapes &shapes, int multiprocessors, std::size_t bytes) {
@@ -143,7 +143,7 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart par
     parts.of_segment.keys = row_blocks(problem.keys);
     parts.of_segment.is_triangle = tiles.causal && problem.queries == problem.keys;
     if (shapes.storing == StoringKernels::one)
-        return plan_passes(problem, part, parts, sums_keys, shapes.of_keys.row_blocks, multiprocessors, bytes);
+        return plan_passes(problem, scope, parts, sums_keys, shapes.of_keys.row_blocks, multiprocessors, bytes);
     auto room = static_cast<std::int64_t>(bytes / parts.bytes_of_cell());
     if (room == 0)
         return std::nullopt;

@@ -27,7 +27,7 @@ struct StoredDsParts {
 // partial results anyhow; else those of several passes (StoredTurns) come out of these bytes. There must be one branch,
 // whose queries and keys are of the same classes, and the windows the same, or parts of one segment in which no keys
 // are hidden. For two kernels the classes have a multiple of 64 queries and keys in each segment, or its part.
-std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart part,
+std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope scope,
                                             const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, bool sums_keys,
                                             const BackwardShapes &shapes, int multiprocessors, std::size_t bytes);
