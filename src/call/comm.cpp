@@ -13,7 +13,7 @@ void CommEnd::check_process(const char *name) const {
 }
 
 void CommEnd::destroy() noexcept {
-    std::unique_ptr<Transport> ended; // without the lock: that may take seconds
+    std::unique_ptr<Transport> ended; // ends after the lock is released, since that may take seconds
     const std::lock_guard lock(mutex_);
     is_destroyed_ = true;
     if (is_in_use_)

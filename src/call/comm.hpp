@@ -15,45 +15,42 @@
 
 namespace annulus {
 
-// Of a local communicator, and of what is estimated: more than anybody has.
+// The most ranks of a local communicator and of an estimate.
 inline constexpr std::int32_t max_ranks = 4096;
 
-} // namespace annulus
-
-namespace annulus {
-
-// One rank's end, which its handle and the contexts that were given it share.
+// One rank's end of a communicator. Its handle and the contexts that use it share it.
 class CommEnd {
   public:
     explicit CommEnd(std::unique_ptr<Transport> transport)
-        : transport_(std::move(transport)), size_(transport_->size()), rank_(transport_->rank()) {}
+        : transport_(std::move(transport)), link_(*transport_), size_(link_.size()), rank_(link_.rank()) {}
 
-    // Also of an end that is destroyed.
+    // Valid also after destroy().
     int size() const { return size_; }
     int rank() const { return rank_; }
 
-    // Throws in a process that was forked from the one that made the end.
+    // Throws in a process that was forked from the process that made the end.
     void check_process(const char *name) const;
     bool is_of_this_process() const { return process_ == getpid(); }
 
-    // Until destroy() is called.
-    Transport &transport() const { return *transport_; }
+    // Valid until destroy() is called, or until the call that uses it then has ended.
+    Transport &transport() const { return link_; }
 
-    // Ends the transport or, where a context is in a call with it, aborts it and lets the call end it.
+    // Ends the transport. If a context is in a call with it, aborts it instead, and the call ends it.
     void destroy() noexcept;
 
   private:
     friend class CommUse;
 
     std::unique_ptr<Transport> transport_;
+    Transport &link_; // *transport_
     const int size_, rank_;
-    const pid_t process_ = getpid(); // the one that made it, and the only one that can use it
+    const pid_t process_ = getpid(); // only the process that made it can use it
     std::mutex mutex_;
     bool is_in_use_ = false, is_destroyed_ = false;
 };
 
-// The one use of an end at a time. Throws where this process cannot use the end, it is destroyed, or another use is not
-// over. `name` is what messages call it.
+// Keeps an end in use. Throws if this process cannot use the end, it is destroyed, or another use is not over. Messages
+// call the end `name`.
 class CommUse {
   public:
     CommUse(std::shared_ptr<CommEnd> end, const char *name);
@@ -61,7 +58,7 @@ class CommUse {
     CommUse(const CommUse &) = delete;
     CommUse &operator=(const CommUse &) = delete;
 
-    Transport &transport() const { return *end_->transport_; }
+    Transport &transport() const { return end_->transport(); }
 
   private:
     const std::shared_ptr<CommEnd> end_;

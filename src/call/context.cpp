@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 
 using namespace annulus;
 
@@ -25,65 +26,30 @@ int annulus_context::thread_limit() const {
     return std::min(allowed_cpus(), cpu_quota);
 }
 
-CallSetting annulus_context::setting(std::size_t own_bytes) const {
+ExecutionSetting annulus_context::setting() const {
     const Execution &execution = required_config().execution;
-    Limits limits{thread_limit(), CallMemory::bookable(execution.workspace_limit), execution.allow_tf32};
-    if (limits.workspace_limit != 0)
-        limits.workspace_limit = limits.workspace_limit > own_bytes ? limits.workspace_limit - own_bytes : 1;
-    return {kind, *device, execution.engine, limits, execution.workspace_limit, own_bytes};
+    const Limits limits{thread_limit(), CallMemory::bookable(execution.workspace_limit), execution.allow_tf32};
+    ExecutionSetting setting{kind, *backend, *device, execution.engine, limits, execution.workspace_limit};
+    if (comm)
+        setting.links = {&comm->transport(), message_copier.get()};
+    return setting;
 }
 
-WholeCalls &annulus_context::whole_calls(const CallProblem &problem, const Limits &limits) {
-    return calls.whole.get({problem, limits},
-                           [&] { return std::make_unique<WholeCalls>(required_config().pattern, problem); });
+LocalPlanned &annulus_context::plan_alone(const CallProblem &problem, const Limits &limits) {
+    return executables.local.get({problem, limits},
+                                 [&] { return std::make_unique<LocalPlanned>(required_config().pattern, problem); });
 }
 
-void annulus_context::check_rows(std::int64_t rows) const {
-    if (set_shards.pieces.empty())
-        return;
-    const int rank = comm->rank();
-    const std::int64_t length = set_shards.rows_of(rank);
-    if (rows != length)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is %lld; the shard of rank %d has %lld rows",
-                    static_cast<long long>(rows), rank, static_cast<long long>(length));
-}
-
-Shards annulus_context::known_shards(std::int64_t rows) const {
-    const Shards &known = set_shards.pieces.empty() ? agreed_shards : set_shards;
-    return known.rows_of(comm->rank()) == rows ? known : Shards();
-}
-
-RankCalls &annulus_context::rank_calls(CallProblem problem, const Shards &shards, const Limits &limits,
-                                       std::int64_t most_steps) {
+RankPlanned &annulus_context::plan_rank(CallProblem problem, const Shards &shards, const Limits &limits,
+                                        std::int64_t most_steps) {
     const int rank = comm->rank();
     problem.rows.sequence_length = shards.length();
     problem.rows.queries = problem.rows.keys = shards.window_of(rank);
     check_element_count(problem.rows);
-    return calls.of_ranks.get({problem, shards, limits}, [&] {
+    return executables.distributed.get({problem, shards, limits}, [&] {
         const annulus_config &own = required_config();
-        return std::make_unique<RankCalls>(own.pattern, problem, shards, rank, own.execution.exchange, most_steps);
+        return std::make_unique<RankPlanned>(own.pattern, problem, shards, rank, own.execution.exchange, most_steps);
     });
-}
-
-Shards annulus_context::shards_of(std::int64_t sequence_length) const {
-    if (!set_shards.pieces.empty()) {
-        if (set_shards.length() != sequence_length)
-            throw Error(ANNULUS_ERROR_ARGUMENT,
-                        "sequence_length of problem is %lld; the shards of all ranks have %lld rows, as "
-                        "annulus_context_set_shards() was told",
-                        static_cast<long long>(sequence_length), static_cast<long long>(set_shards.length()));
-        return set_shards;
-    }
-    if (agreed_shards.length() == sequence_length)
-        return agreed_shards;
-    return make_shards(even_lengths(sequence_length, comm->size()));
-}
-
-std::vector<std::int64_t> annulus::even_lengths(std::int64_t sequence_length, std::int32_t ranks) {
-    std::vector<std::int64_t> lengths;
-    for (std::int32_t i = 0; i < ranks; ++i)
-        lengths.push_back(sequence_length / ranks + (i < sequence_length % ranks));
-    return lengths;
 }
 
 bool annulus::is_idle(const annulus_context &context) {
@@ -111,18 +77,4 @@ ContextUse::ContextUse(const annulus_context *context) : context_(required(conte
 
 ContextUse::~ContextUse() {
     context_.user = 0;
-}
-
-std::int64_t annulus::check_lengths(const std::vector<std::int64_t> &lengths) {
-    std::int64_t sum = 0;
-    for (std::size_t i = 0; i < lengths.size(); ++i) {
-        const auto length = static_cast<long long>(lengths[i]);
-        if (length < 0)
-            throw Error(ANNULUS_ERROR_ARGUMENT, "lengths[%zu] is %lld; it must be at least 0", i, length);
-        if (__builtin_add_overflow(sum, lengths[i], &sum))
-            throw Error(ANNULUS_ERROR_ARGUMENT, "lengths[%zu] is %lld; the sum of all does not fit 64 bits", i, length);
-    }
-    if (sum == 0)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "all lengths are 0; at least one rank must hold a row");
-    return sum;
 }

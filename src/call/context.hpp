@@ -3,14 +3,14 @@
 #pragma once
 
 #include "call/comm.hpp"
-#include "call/prepared_calls.hpp"
+#include "call/executable_cache.hpp"
+#include "call/known_shards.hpp"
 #include "core/pattern.hpp"
-#include "core/plan.hpp"
 #include "cpu/thread_count.hpp"
-#include "engine/engine.hpp"
+#include "engine/backend.hpp"
 #include "ranks/message_copier.hpp"
 
-#include <annulus/comm.h>
+#include <annulus/config.h>
 #include <annulus/context.h>
 
 #include <sys/types.h>
@@ -20,70 +20,52 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
 struct annulus_context {
     annulus_device kind = ANNULUS_DEVICE_CPU;
-    pid_t maker = 0; // of a CUDA device: the only process that can use it, which a forked child is not; 0: any can
+    pid_t maker = 0; // the only process that can use a CUDA context, which a forked child cannot; 0: any process can
     mutable std::atomic<pid_t> user = 0; // the process that is in a call with it; 0: none
+    const annulus::Backend *backend = nullptr;
     std::unique_ptr<annulus::Device> device;
     std::optional<annulus_config> config;
     void *stream = nullptr;
     std::optional<annulus_allocator> allocator;
-    void *workspace = nullptr;
+    void *workspace = nullptr; // the caller's
     std::size_t workspace_bytes = 0;
-    int threads = 0;                      // what the caller set; 0: default_threads
-    int default_threads = 0;              // what the environment says; 0: one for each CPU that the thread may run on,
-    int cpu_quota = annulus::max_threads; // but no more than this
+    int threads = 0;                      // the caller's; 0: default_threads
+    int default_threads = 0;              // from the environment; 0: one for each CPU that the calling thread may use,
+    int cpu_quota = annulus::max_threads; // but at most cpu_quota
     annulus_engine last_engine = ANNULUS_ENGINE_AUTO;
 
-    // Under the config, and with ranks under the communicator.
-    annulus::PreparedCalls calls;
+    // For the config and the communicator; a new one empties it.
+    annulus::ExecutableCache executables;
 
-    // With other ranks; none: it computes alone.
+    // None: it computes alone.
     std::shared_ptr<annulus::CommEnd> comm;
-    annulus::Shards set_shards;    // by the caller; without pieces: none
-    annulus::Shards agreed_shards; // that the ranks last found; without pieces: none
     std::unique_ptr<annulus::MessageCopier> message_copier;
-    std::uint64_t sent_bytes = 0, received_bytes = 0;
+    annulus::KnownShards shards;
+    std::uint64_t sent_bytes = 0, received_bytes = 0; // in the last call
 
-    // Throws where no config was set.
+    // Throws if no config was set.
     const annulus_config &required_config() const;
-    // How many threads its calls may use: 1 where the device is no CPU.
+    // Returns how many threads a call may use; 1 if the device is no CPU.
     int thread_limit() const;
-    // How its calls are chosen, and what they may use, of whose workspace so many bytes are not the engine's. Throws
-    // where no config was set.
-    annulus::CallSetting setting(std::size_t own_bytes = 0) const;
-    // The plan of a problem under the config, with its calls within the limits.
-    annulus::WholeCalls &whole_calls(const annulus::CallProblem &problem, const annulus::Limits &limits);
-    // The rank's plan and calls, planned in no more than `most_steps` where they are not there yet; the problem's
-    // windows and sequence length are not looked at.
-    annulus::RankCalls &rank_calls(annulus::CallProblem problem, const annulus::Shards &shards,
-                                   const annulus::Limits &limits, std::int64_t most_steps);
-
-    // For a context with a communicator. Throws where shards were set and this rank's has another number of rows.
-    void check_rows(std::int64_t rows) const;
-    // All shards as far as they are known before a call where this rank has so many rows: those that were set, else
-    // those of the call before. Without pieces: they are not.
-    annulus::Shards known_shards(std::int64_t rows) const;
-    // Returns the shards of a problem's sequence. The caller's shards come first; they must add up to the sequence
-    // length, or it throws. Without them it takes the shards of the call before, if these add up. Else it makes shards
-    // as equal as can be.
-    annulus::Shards shards_of(std::int64_t sequence_length) const;
+    // Returns what executables are selected by. Throws if no config was set.
+    annulus::ExecutionSetting setting() const;
+    // Returns the plan of a problem under the config, with its executables.
+    annulus::LocalPlanned &plan_alone(const annulus::CallProblem &problem, const annulus::Limits &limits);
+    // Returns the rank's plan, with its executables. A new plan may take `most_steps`. The windows and the sequence
+    // length of `problem` are ignored.
+    annulus::RankPlanned &plan_rank(annulus::CallProblem problem, const annulus::Shards &shards,
+                                    const annulus::Limits &limits, std::int64_t most_steps);
 };
 
 namespace annulus {
 
-// The lengths of shards as equal as can be, the first ones longer.
-std::vector<std::int64_t> even_lengths(std::int64_t sequence_length, std::int32_t ranks);
-
-// The sum of shard lengths. Throws Error(ANNULUS_ERROR_ARGUMENT) where they are no shards.
-std::int64_t check_lengths(const std::vector<std::int64_t> &lengths);
-
-// Whether this process can use the context, and no call does.
+// Returns true if this process can use the context and no call does.
 bool is_idle(const annulus_context &context);
 
-// A call's use of a context. Throws where the handle is NULL, this process cannot use the context, or a call does.
+// Keeps a context in use. Throws if the handle is NULL, this process cannot use the context, or another call does.
 class ContextUse {
   public:
     explicit ContextUse(const annulus_context *context);

@@ -2,11 +2,11 @@
 // annulus/comm.h, but for what it declares of contexts.
 #include "call/comm.hpp"
 
+#include "call/backends.hpp"
 #include "capi/guard.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
 #include "engine/cuda_plugin.hpp"
-#include "engine/device.hpp"
 #include "transport/deadline.hpp"
 #include "transport/local_transport.hpp"
 #include "transport/mpi_plugin.hpp"
@@ -68,11 +68,11 @@ const CommEnd &end_of(const annulus_comm *comm) {
     return end;
 }
 
-// How many CUDA devices there are, at least 1. Throws where there are none, with the reason.
+// Returns how many CUDA devices there are, at least 1. Throws with the reason if there is none.
 int cuda_devices() {
     const int count = device_count(ANNULUS_DEVICE_CUDA);
     if (count == 0)
-        make_device(ANNULUS_DEVICE_CUDA, 0);
+        find_backend(ANNULUS_DEVICE_CUDA).make_device(0); // throws the reason
     return count;
 }
 

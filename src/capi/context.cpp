@@ -2,11 +2,11 @@
 // annulus/context.h.
 #include "call/context.hpp"
 
+#include "call/backends.hpp"
 #include "capi/guard.hpp"
 #include "capi/shards.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
-#include "engine/engine.hpp"
 
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using namespace annulus;
 
 namespace {
 
-// The number of devices of a kind that the caller named.
+// Returns the number of devices of a kind that the caller named.
 std::int32_t checked_device_count(annulus_device device) {
     check_enum("device", device);
     return device_count(device);
@@ -36,12 +36,13 @@ annulus_status annulus_device_count(annulus_device device, int32_t *count) {
 annulus_status annulus_context_create(annulus_context **context, annulus_device device, int32_t index) {
     return guard([&] {
         required(context, "context");
-        // Where there is no device at all, make_device() says why.
+        // If there is no device at all, the backend says why.
         if (const std::int32_t count = checked_device_count(device); count > 0)
             check_between("index", index, 0, count - 1);
         auto made = std::make_unique<annulus_context>();
         made->kind = device;
-        made->device = make_device(device, index);
+        made->backend = &find_backend(device);
+        made->device = made->backend->make_device(index);
         if (device == ANNULUS_DEVICE_CUDA) {
             made->maker = getpid();
         } else {
@@ -65,9 +66,9 @@ annulus_status annulus_context_set_config(annulus_context *context, const annulu
         if (copy.pattern.branches.empty())
             throw Error(ANNULUS_ERROR_ARGUMENT, "config has no branch; it must have at least one");
         if (copy.execution.engine != ANNULUS_ENGINE_AUTO)
-            find_engine(context->kind, copy.execution.engine);
+            check_has_engine(*context->backend, context->kind, copy.execution.engine);
         context->config = std::move(copy);
-        context->calls.clear();
+        context->executables.clear();
     });
 }
 
@@ -153,15 +154,15 @@ annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *
             end = comm->end;
             end->check_process("comm");
             end->transport().check_device(target.kind, target.device->index());
-            copier = make_message_copier(target.kind);
+            copier = target.backend->make_message_copier();
             DeviceStreams *const streams = target.device->streams();
             if (streams && end->transport().copies_between_devices())
                 streams->admit_peers();
         }
         target.comm = std::move(end);
         target.message_copier = std::move(copier);
-        target.set_shards = target.agreed_shards = {};
-        target.calls.of_ranks.clear();
+        target.shards = {};
+        target.executables.distributed.clear();
     });
 }
 
@@ -180,9 +181,7 @@ annulus_status annulus_context_set_shards(annulus_context *context, const annulu
             given.ranks = ranks;
             set = checked_shards(given);
         }
-        context->set_shards = std::move(set);
-        if (!context->agreed_shards.are_in_order()) // a rank had several, which holds only as long as they are set
-            context->agreed_shards = {};
+        context->shards.set(std::move(set));
     });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // annulus/attention.h, annulus_merge().
-#include "call/merge_call.hpp"
+#include "call/merge.hpp"
 #include "capi/guard.hpp"
 #include "capi/problem.hpp"
 #include "capi/sized_struct.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/problem.hpp"
 
-#include "call/mass_call.hpp"
+#include "call/mass_executable.hpp"
 #include "capi/options.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/argument.hpp"

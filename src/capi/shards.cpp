@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/shards.hpp"
 
-#include "call/context.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
+#include "core/error.hpp"
 
 #include <cstdio>
 #include <vector>
@@ -13,6 +13,20 @@ namespace annulus {
 namespace {
 
 constexpr std::int32_t most_shards = 65536;
+
+// Throws Error(ANNULUS_ERROR_ARGUMENT) if they cannot be the lengths of shards.
+void check_lengths(const std::vector<std::int64_t> &lengths) {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+        const auto length = static_cast<long long>(lengths[i]);
+        if (length < 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "lengths[%zu] is %lld; it must be at least 0", i, length);
+        if (__builtin_add_overflow(sum, lengths[i], &sum))
+            throw Error(ANNULUS_ERROR_ARGUMENT, "lengths[%zu] is %lld; the sum of all does not fit 64 bits", i, length);
+    }
+    if (sum == 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "all lengths are 0; at least one rank must hold a row");
+}
 
 } // namespace
 

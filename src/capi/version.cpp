@@ -7,7 +7,7 @@
 #include "core/known.hpp"
 #include "core/version.hpp"
 #include "cpu/simd/simd.hpp"
-#include "engine/device.hpp"
+#include "engine/cuda_plugin.hpp"
 #include "transport/mpi_plugin.hpp"
 
 #include <array>

@@ -36,8 +36,4 @@ void CpuDevice::copy(void *to, const void *from, std::size_t bytes, void *) {
     std::memcpy(to, from, bytes);
 }
 
-std::unique_ptr<Device> make_cpu_device() {
-    return std::make_unique<CpuDevice>();
-}
-
 } // namespace annulus

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs the rows of messages between ranks on a CPU, unpacks them and adds them.
-#include "ranks/message_copier.hpp"
+#include "cpu/message_copier.hpp"
+
 #include "core/dtype_number.hpp"
 
 #include <cstring>

@@ -3,7 +3,10 @@
 #include "engine/cuda_plugin.hpp"
 
 #include "core/version.hpp"
-#include "ranks/message_copier.hpp"
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/fused/engine.hpp"
+#include "cuda/gemm/engine.hpp"
+#include "cuda/results/device_functions.hpp"
 #ifdef ANNULUS_HAVE_NCCL
 #include "transport/nccl_transport.hpp"
 #endif
@@ -32,16 +35,20 @@ constexpr const NcclTransports *nccl = &nccl_transports;
 constexpr const NcclTransports *nccl = nullptr;
 #endif
 
-const CudaPlugin plugin{version_text,
-                        engines,
-                        cuda_device_count,
-                        make_cuda_device,
-                        cuda_versions,
-                        merge_on_cuda,
-                        mark_heads_on_cuda,
-                        take_mass_on_cuda,
-                        make_cuda_message_copier,
-                        nccl};
+const CudaPlugin plugin{
+    version_text,
+    {
+        engines,
+        cuda_device_count,
+        make_cuda_device,
+        [](const MergeWork &work, int, void *stream) { merge_on_cuda(work, stream); },
+        [](const MassWork &work, int, void *stream) { mark_heads_on_cuda(work, stream); },
+        [](const MassWork &work, int, void *stream) { take_mass_on_cuda(work, stream); },
+        make_cuda_message_copier,
+    },
+    cuda_versions,
+    nccl,
+};
 
 } // namespace
 

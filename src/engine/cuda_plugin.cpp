@@ -33,4 +33,9 @@ const CudaPlugin &cuda_plugin(const char *wanted) {
     return *static_cast<const CudaPlugin *>(plugin().required(wanted));
 }
 
+const char *cuda_description() noexcept {
+    const CudaPlugin *const found = find_cuda_plugin();
+    return found ? found->versions() : "none";
+}
+
 } // namespace annulus

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a context owes its engine of the device it stands on: memory, being the current one during a call, and on a GPU
-// streams.
+// The device interface: memory, streams, and the scope that makes a device current.
 #pragma once
 
 #include <annulus/context.h>
@@ -10,22 +9,22 @@
 
 namespace annulus {
 
-// The streams of a device whose work goes on while the host does something else. All are cudaStream_t, all events
-// cudaEvent_t.
+// The streams of a GPU. Every stream is a cudaStream_t and every event a cudaEvent_t.
 class DeviceStreams {
   public:
     virtual ~DeviceStreams() = default;
 
-    // A stream for what is sent and received beside the call's own work.
+    // Returns the stream on which messages are sent and received beside the call's own work.
     virtual void *comm_stream() = 0;
-    // The end of what `stream` was given so far. Any thread may wait for it until 128 more have been recorded.
+    // Records an event at the end of the work that `stream` has been given. Any thread may wait for the event until
+    // 128 further events have been recorded.
     virtual void *record(void *stream) = 0;
-    // What `stream` is given after this comes after `event`, which may be of another device of the process.
+    // Lets the further work of `stream` wait for `event`, which may belong to another device of the process.
     virtual void wait(void *stream, void *event) = 0;
-    // Lets those other devices of the process that have access copy directly from what Device::allocate() returns after
-    // this.
+    // Lets the other devices of the process copy directly from memory that Device::allocate() returns from now on.
+    // Devices without a connection for it are left out.
     virtual void admit_peers() = 0;
-    // Whether the stream is being captured into a graph.
+    // Returns true while the stream is being captured into a graph.
     virtual bool is_capturing(void *stream) const = 0;
 };
 
@@ -34,30 +33,30 @@ class Device {
   public:
     virtual ~Device() = default;
 
-    // `bytes` > 0 of the device's memory, aligned to Workspace::alignment and usable by work on `stream`. Throws
+    // Allocates `bytes` > 0 of the device's memory, aligned to Workspace::alignment, for work on `stream`. Throws
     // Error(ANNULUS_ERROR_MEMORY).
     virtual void *allocate(std::size_t bytes, void *stream) = 0;
-    // Gives back what allocate() returned, once the work on `stream` is done with it.
+    // Gives memory of allocate() back once the work that `stream` has been given is done.
     virtual void release(void *memory, void *stream) noexcept = 0;
 
-    // Throws Error(ANNULUS_ERROR_ARGUMENT) naming the argument where the device cannot reach `pointer`.
+    // Throws Error(ANNULUS_ERROR_ARGUMENT) that names the argument if the device cannot reach `pointer`.
     virtual void check_memory(const char *name, const void *pointer) const = 0;
 
-    // Makes the device the thread's current one; restores the one that was. Scopes do not nest.
+    // enter() makes the device the thread's current one; leave() restores the one before. They do not nest.
     virtual void enter() {}
     virtual void leave() noexcept {}
 
-    // The device's number among those of its kind.
+    // Returns the device's number among the devices of its kind.
     virtual int index() const { return 0; }
 
-    // From memory of any device of the same kind; on a CPU at once.
+    // Copies from memory of any device of the same kind: on a CPU at once, on a GPU in the order of `stream`.
     virtual void copy(void *to, const void *from, std::size_t bytes, void *stream) = 0;
 
-    // Null on a CPU: all is done when a function returns.
+    // Returns null on a CPU, where a function's work is done when it returns.
     virtual DeviceStreams *streams() { return nullptr; }
 };
 
-// Around everything that touches the device on behalf of a public call.
+// Makes a device current while a function of the C API works with it.
 class DeviceScope {
   public:
     explicit DeviceScope(Device &device) : device_(device) { device.enter(); }
@@ -69,26 +68,10 @@ class DeviceScope {
     Device &device_;
 };
 
-// Whether `stream` of a device is being captured into a graph.
+// Returns true while `stream` of a device is being captured into a graph.
 bool is_capturing(Device &device, void *stream);
 
-// How many devices of a kind this build can use on this machine.
-int device_count(annulus_device device);
-
-// Device `index`, which is below device_count(). Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the reason where there is
-// no device of the kind.
-std::unique_ptr<Device> make_device(annulus_device device, int index);
-
-// What the kinds of devices answer to these, defined in their rooms.
-std::unique_ptr<Device> make_cpu_device();
-int cuda_device_count();                             // only in the CUDA plugin
-std::unique_ptr<Device> make_cuda_device(int index); // only in the CUDA plugin
-const char *cuda_versions() noexcept;                // only in the CUDA plugin
-
-// The version of CUDA that is in use, or "none". Static.
-const char *cuda_description() noexcept;
-
-// What messages call a device of the kind.
+// Returns what messages call a device of the kind.
 const char *device_name(annulus_device device);
 
 } // namespace annulus

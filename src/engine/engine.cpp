@@ -30,8 +30,8 @@ const char *device_name(annulus_device device) {
     return device == ANNULUS_DEVICE_CPU ? "the CPU" : "a CUDA device";
 }
 
-void PreparedCall::finish(const CallTensors &, const PartialResults &, void *) {
-    throw std::logic_error("a whole call has nothing to finish");
+void Executable::finish(const CallTensors &, const PartialResults &, void *) {
+    throw std::logic_error("an executable over all keys has nothing to finish");
 }
 
 bool is_capturing(Device &device, void *stream) {

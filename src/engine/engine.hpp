@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine owes: prepare a call once, so that it can run again and again.
+// What an engine does: it prepares an executable for a plan once, which then runs again and again.
 #pragma once
 
 #include "core/pattern.hpp"
@@ -14,116 +14,120 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 
 namespace annulus {
 
-// Checked tensors of one call, of the shapes that annulus/attention.h says; gradients as Problem::gradients says.
-// Forward has q, k, v, out, and lse, which is null where LSE is not wanted. Backward has all; `d_lse` may be null.
+// The checked tensors of one call, of the shapes that annulus/attention.h gives. Problem::gradients gives the dtypes of
+// the gradients.
+//
+// - Forward has q, k, v, out and lse. `lse` is null if the caller does not want LSE.
+// - Backward has all but mass. `d_lse` may be null.
+// - Attention mass has q, k, lse and mass.
 struct CallTensors {
     annulus_tensor q, k, v, out;
     const annulus_tensor *lse = nullptr;
     annulus_tensor d_out{};
     const annulus_tensor *d_lse = nullptr;
     annulus_tensor d_q{}, d_k{}, d_v{};
+    annulus_tensor mass{}; // [B, H, N]
 };
 
-// Which part of a call an engine prepares. A rank's call has several parts: its queries against its own keys, then
-// against the keys of other ranks, some at a time. What they have of the results meanwhile are partial results.
-enum class CallPart {
-    whole,      // all keys that there are; no partial results
-    own_keys,   // the keys at the queries' own positions; the first part to run: sets the partial results
-    other_keys, // keys elsewhere; adds to the partial results
-    last_keys   // the same, after which nothing is added: the engine may write rows that it has finished
+// The keys that an executable attends to. A rank that shares a sequence has several executables: one for its own keys,
+// then one for each message with keys of another rank. They add to the same partial results.
+enum class KeyScope {
+    all_keys,   // every key; there are no partial results
+    own_keys,   // the keys at the queries' positions; runs first and sets the partial results
+    other_keys, // keys at other positions; adds to the partial results
+    last_keys   // as other_keys, and runs last: the engine may write rows of the outputs that it has finished
 };
-constexpr bool is_of_other_keys(CallPart part) {
-    return part == CallPart::other_keys || part == CallPart::last_keys;
+constexpr bool has_other_keys(KeyScope scope) {
+    return scope == KeyScope::other_keys || scope == KeyScope::last_keys;
 }
 
-// Of the type of accumulation: float64 for float64 tensors, else float32.
+// What the executables of several key scopes add up. Elements are float64 for float64 tensors, else float32.
 struct PartialResults {
     void *o = nullptr;             // forward: [B, H, Nq, D], not normalised
     void *softmax_state = nullptr; // forward: [B, H, Nq, 2], in a form of the engine's own
     void *d_q = nullptr;           // backward: [B, H, Nq, D]
-    void *d_k = nullptr;           // backward: [B, G, rows, D], of the part's own keys
+    void *d_k = nullptr;           // backward: [B, G, rows, D], of the executable's keys
     void *d_v = nullptr;           // the same
 };
 
-// What a call may use, from the context and its config.
+// What an executable may use, from the context and its config.
 struct Limits {
-    int threads = 1;                   // of a CPU
+    int threads = 1;                   // CPU threads
     std::uint64_t workspace_limit = 0; // bytes; 0: the engine's own choice
     bool allow_tf32 = false;
     bool operator==(const Limits &) const = default;
+
+    // Returns the limits of an engine beside which `bytes` of the workspace are used; at least 1 byte stays.
+    Limits without(std::size_t bytes) const {
+        Limits left = *this;
+        if (workspace_limit != 0)
+            left.workspace_limit = workspace_limit > bytes ? workspace_limit - bytes : 1;
+        return left;
+    }
 };
 
-// A pass of a plan, or a part of it, with all decisions made. When it runs again it allocates nothing on the host but a
-// CPU's threads. Used by one thread at a time.
-class PreparedCall {
+// One pass of one plan over one key scope, with all decisions made. run() allocates nothing on the host but CPU
+// threads. One thread uses it at a time.
+class Executable {
   public:
-    virtual ~PreparedCall() = default;
+    virtual ~Executable() = default;
 
-    // Bytes of workspace that run() uses. Above a limit that is set, the call fails.
+    // Returns the bytes of workspace that run() uses. A call fails if they are more than the config's limit.
     virtual std::size_t workspace_bytes() const = 0;
-    // Why it cannot take these tensors; null if it can.
+    // Returns why run() cannot take these tensors; null if it can.
     virtual const char *tensor_refusal(const CallTensors &) const { return nullptr; }
-    // Bytes: it takes all tensors whose rows begin at multiples of so many and which have no stride of 0 or of 2^40
-    // bytes or more.
+    // Returns the alignment, in bytes, that the rows of every tensor must have. With it, run() takes all tensors that
+    // have no stride of 0 and no stride of 2^40 bytes or more.
     virtual std::int64_t row_alignment() const { return 1; }
 
-    // The plan's windows are those of the tensors. `workspace` is aligned to Workspace::alignment; all parts of a call
-    // have the same one, to which nothing else writes meanwhile. `stream` is null on a CPU; on CUDA a cudaStream_t.
+    // Gets what a run needs beside its workspace, before anything is written. Only executables over several ranks do.
+    virtual void reserve(void *) {}
+
+    // Runs. The tensors have the rows of the plan's windows. `workspace` is aligned to Workspace::alignment. `stream`
+    // is a cudaStream_t on CUDA and null on a CPU.
     //
-    // Of a part, K and V are those of its keys; d_k and d_v of the partial results are set, d_q and forward's are set
-    // by own_keys and added to by the others. The part with own_keys may write rows of the outputs to which no other
-    // part and no other rank adds.
+    // With a key scope other than all_keys:
+    //
+    // - K and V of `tensors` are the rows of the executable's keys.
+    // - All executables of a call get the same workspace, and nothing else writes to it until the last has run.
+    // - run() sets d_k and d_v of `partial`. own_keys sets its d_q, o and softmax_state; the other scopes add to them.
+    // - own_keys may write rows of the outputs to which no other scope and no other rank adds.
     virtual void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) = 0;
-    // What run() of a part of backward has left for later, if anything, because no other rank waits for it. Of own_keys
-    // that may be gradients of the keys; other parts may have used the workspace meanwhile. Of parts with other keys it
-    // may be gradients of the queries; nothing has used the workspace meanwhile. Arguments are those of run().
+    // Does the work of backward that run() left for later, because no other rank waits for it. Takes run()'s arguments.
+    //
+    // - own_keys: may be gradients of the keys. Other scopes may have used the workspace since run().
+    // - other_keys, last_keys: may be gradients of the queries. Nothing has used the workspace since run().
     virtual void run_rest(const CallTensors &, const PartialResults &, void *, void *) {}
-    // Of the part with own_keys, when all have run: from the partial results, those of its own keys, to the outputs
-    // that it has not written.
+    // Writes the partial results to the rows of the outputs that run() has not written. Only own_keys has it; called
+    // when all scopes have run.
     virtual void finish(const CallTensors &tensors, const PartialResults &partial, void *stream);
 };
 
-// What an engine answers: a call, or the reason why it cannot serve the plan. Static text.
+// An engine's answer: an executable, or the reason why it cannot serve the plan.
 struct Preparation {
-    std::unique_ptr<PreparedCall> call;
-    const char *refusal = nullptr;
+    std::unique_ptr<Executable> executable;
+    const char *refusal = nullptr; // static text
 };
 
 struct Engine {
     annulus_engine id;
     annulus_device device;
-    bool has_parts; // else it computes whole calls only
-    // `device`, one of the engine's kind, outlives the call.
-    Preparation (*prepare)(const Plan &plan, annulus_pass pass, CallPart part, Device &device, const Limits &limits);
-    // Writes what rows get that attend to nothing, to all rows of a problem: O 0, LSE -infinity, gradients 0 but where
-    // they are added to.
+    bool has_key_scopes; // if not, its only key scope is all_keys
+    // `device` is one of the engine's kind and outlives the executable.
+    Preparation (*prepare)(const Plan &plan, annulus_pass pass, KeyScope scope, Device &device, const Limits &limits);
+    // Writes the results of queries that attend to no key to all rows of a problem: O = 0, LSE = -infinity,
+    // gradients = 0. Gradients that a call adds to stay as they are.
     void (*clear)(const Problem &problem, annulus_pass pass, const CallTensors &tensors, Device &device,
                   const Limits &limits, void *stream);
-    // A whole call over several sequences. Null: one after the other is as fast as it gets.
+    // Prepares one executable over several sequences. Null if running one sequence after the other is as fast.
     Preparation (*prepare_sequences)(const SequencePlans &plans, annulus_pass pass, Device &device,
                                      const Limits &limits) = nullptr;
 };
 
-// The engines' entries, defined in their own rooms.
-extern const Engine reference_engine;
-extern const Engine cpu_engine;
-extern const Engine gemm_engine;  // only in the CUDA plugin
-extern const Engine fused_engine; // only in a CUDA plugin built for Hopper
-extern const Engine mma_engine;   // only in a CUDA plugin built for GPUs with tensor cores
-
-inline constexpr std::size_t most_engines_of_device = 3;
-
-// Those of a kind of device that there is, in the order in which `auto` tries them.
-std::span<const Engine *const> engines_of(annulus_device device);
-
-// Throws Error(ANNULUS_ERROR_UNSUPPORTED) where there is no such engine for the device.
-const Engine &find_engine(annulus_device device, annulus_engine id);
-
-// "unknown" where there is none of that number.
+// Returns "unknown" if no engine has that number.
 const char *engine_name(annulus_engine engine);
 
 } // namespace annulus

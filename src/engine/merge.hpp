@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A merge of results over different keys, as devices are asked for it.
+// The arguments of a merge: results over different keys become one.
 #pragma once
 
 #include <annulus/attention.h>
@@ -20,9 +20,10 @@ struct MergeRows {
     }
 };
 
-// A kernel takes it as its argument: no more than 4096 bytes.
+// A merge writes a row of `out` and `lse` once it has read this row of all `outs` and `lses`. A kernel takes the struct
+// as its argument, which may have 4096 bytes.
 struct MergeWork {
-    annulus_dtype dtype; // of outs and out; the rest is of its sum_dtype()
+    annulus_dtype dtype; // of outs and out; lse and lses have its sum_dtype()
     std::int32_t count;  // of parts
     std::int32_t heads, head_dim;
     std::int64_t batches, rows;
@@ -31,18 +32,10 @@ struct MergeWork {
 };
 static_assert(sizeof(MergeWork) <= 4000);
 
-// What a part's element adds to the sum. A weight of 0 is one that the type cannot hold: an infinite element stays.
+// Returns weight * element. A weight of 0 stands for one that T cannot hold, so an infinite element stays infinite.
 template <class T> constexpr T weighted(T weight, T element) {
     const bool is_infinite = element - element != 0 && element == element;
     return weight == 0 && is_infinite ? element : weight * element;
 }
-
-// `threads` are those of a CPU, `stream` is that of a CUDA device, which has no float64.
-void merge(annulus_device device, const MergeWork &work, int threads, void *stream);
-
-// What the kinds of devices do then, defined in their rooms. A row of `out` and `lse` is written when all of the same
-// row that stands in `outs` and `lses` has been read.
-void merge_on_cpu(const MergeWork &work, int threads);
-void merge_on_cuda(const MergeWork &work, void *stream); // only in the CUDA plugin
 
 } // namespace annulus

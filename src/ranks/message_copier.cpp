@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/message_copier.hpp"
 
-#include "engine/cuda_plugin.hpp"
-
 namespace annulus {
 
 RowTable book_table(Workspace &workspace, const Message &message) {
@@ -18,12 +16,6 @@ RowTable book_table(Workspace &workspace, const Message &message) {
             workspace.take<std::byte>(static_cast<std::int64_t>(message.segments.size() * sizeof(CommonSegment)));
     }
     return table;
-}
-
-std::unique_ptr<MessageCopier> make_message_copier(annulus_device device) {
-    if (device == ANNULUS_DEVICE_CPU)
-        return make_cpu_message_copier();
-    return cuda_plugin().make_message_copier();
 }
 
 } // namespace annulus

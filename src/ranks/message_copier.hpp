@@ -69,10 +69,4 @@ class MessageCopier {
 
 RowTable book_table(Workspace &workspace, const Message &message);
 
-std::unique_ptr<MessageCopier> make_message_copier(annulus_device device);
-
-// Those of the devices, defined in their rooms.
-std::unique_ptr<MessageCopier> make_cpu_message_copier();
-std::unique_ptr<MessageCopier> make_cuda_message_copier(); // only in the CUDA plugin
-
 } // namespace annulus

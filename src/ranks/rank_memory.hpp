@@ -18,6 +18,7 @@ struct RowPair {
     std::byte *memory = nullptr;
     std::int64_t bytes = 0; // of one tensor
     int tensors = 2;
+    std::size_t total_bytes() const { return static_cast<std::size_t>(tensors * bytes); }
     std::byte *first() const { return memory; }
     std::byte *second() const { return memory ? memory + (tensors - 1) * bytes : nullptr; } // null while it is booked
 };

@@ -2,6 +2,7 @@
 #include "ranks/rank_plans.hpp"
 
 #include "core/error.hpp"
+#include "engine/mass.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -118,20 +119,27 @@ annulus_exchange RankPlans::exchange() const {
     return rings ? ANNULUS_EXCHANGE_RING : ANNULUS_EXCHANGE_GATHER;
 }
 
-std::uint64_t RankPlans::sent_bytes(annulus_pass pass) const {
+std::uint64_t RankPlans::traffic(annulus_pass pass, std::uint64_t (RankPlan::*bytes)(annulus_pass) const) const {
+    const bool is_mass = pass == ANNULUS_PASS_MASS; // which runs backward in each of its rounds
     std::uint64_t sum = 0;
     for (const Shared &shared : shared_)
         for (const Shard &shard : shared.shards)
-            sum += shard.plan.sent_bytes(pass);
+            sum += (shard.plan.*bytes)(is_mass ? ANNULUS_PASS_BACKWARD : pass);
+    const std::int64_t rounds = is_mass ? mass_rounds(rows_) : 1;
+    if (__builtin_mul_overflow(sum, rounds, &sum))
+        throw Error(
+            ANNULUS_ERROR_ARGUMENT,
+            "the rows that a rank would exchange with the others in %lld rounds are more than 64 bits can count",
+            static_cast<long long>(rounds));
     return sum;
 }
 
+std::uint64_t RankPlans::sent_bytes(annulus_pass pass) const {
+    return traffic(pass, &RankPlan::sent_bytes);
+}
+
 std::uint64_t RankPlans::received_bytes(annulus_pass pass) const {
-    std::uint64_t sum = 0;
-    for (const Shared &shared : shared_)
-        for (const Shard &shard : shared.shards)
-            sum += shard.plan.received_bytes(pass);
-    return sum;
+    return traffic(pass, &RankPlan::received_bytes);
 }
 
 double RankPlans::pairs(std::int32_t branch) const {

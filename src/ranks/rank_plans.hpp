@@ -59,6 +59,7 @@ class RankPlans {
 
     // What `auto` comes to: `ring` where it does for some sequence.
     annulus_exchange exchange() const;
+    // Return the bytes that the rank exchanges with other ranks in one call of a pass.
     std::uint64_t sent_bytes(annulus_pass pass) const;
     std::uint64_t received_bytes(annulus_pass pass) const;
 
@@ -68,6 +69,8 @@ class RankPlans {
     std::uint64_t bytes() const;
 
   private:
+    std::uint64_t traffic(annulus_pass pass, std::uint64_t (RankPlan::*bytes)(annulus_pass) const) const;
+
     int ranks_;
     Problem rows_;
     std::optional<SequencePlans> own_;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of several engines a call gets, and what workspace is announced for calls that any of them may get. The engines
-// stand in for those of a GPU: the program has this file in the place of the library's that loads the plugin.
+// Which of several engines a call gets, and what workspace is announced for a call that several engines may get. The
+// engines stand for a GPU's.
 #include "call/call_memory.hpp"
-#include "call/prepared_calls.hpp"
+#include "call/executable_cache.hpp"
 #include "core/error.hpp"
-#include "engine/cuda_plugin.hpp"
+#include "cpu/cpu_device.hpp"
+#include "engine/backend.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ namespace annulus {
 namespace {
 
 // Takes tensors whose rows begin at multiples of `alignment` bytes, and computes nothing.
-template <std::size_t bytes, std::int64_t alignment> class IdleCall final : public PreparedCall {
+template <std::size_t bytes, std::int64_t alignment> class IdleExecutable final : public Executable {
   public:
     std::size_t workspace_bytes() const override { return bytes; }
     std::int64_t row_alignment() const override { return alignment; }
@@ -29,10 +30,10 @@ template <std::size_t bytes, std::int64_t alignment> class IdleCall final : publ
 };
 
 template <std::size_t bytes, std::int64_t alignment>
-Preparation prepare_idle(const Plan &plan, annulus_pass, CallPart, Device &, const Limits &) {
+Preparation prepare_idle(const Plan &plan, annulus_pass, KeyScope, Device &, const Limits &) {
     if (plan.problem().head_dim > 64 && alignment > 1)
         return {nullptr, "its heads are too wide"};
-    return {std::make_unique<IdleCall<bytes, alignment>>(), nullptr};
+    return {std::make_unique<IdleExecutable<bytes, alignment>>(), nullptr};
 }
 
 // As on a GPU: the faster one asks more of its tensors.
@@ -42,52 +43,39 @@ const Engine mma{ANNULUS_ENGINE_MMA, ANNULUS_DEVICE_CUDA, true, &prepare_idle<mm
 const Engine gemm{ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, true, &prepare_idle<gemm_bytes, 1>, nullptr};
 const Engine *const engines[] = {&fused, &mma, &gemm};
 
-const CudaPlugin &plugin() {
-    static const CudaPlugin table = [] {
-        CudaPlugin offered{};
-        offered.engines = engines;
-        return offered;
-    }();
-    return table;
-}
+const Backend backend{.engines = engines};
 
 } // namespace
-
-const CudaPlugin *find_cuda_plugin() {
-    return &plugin();
-}
-const CudaPlugin &cuda_plugin(const char *) {
-    return plugin();
-}
 
 namespace test {
 namespace {
 
 class EngineChoice : public testing::Test {
   protected:
-    CallSetting setting(annulus_engine engine = ANNULUS_ENGINE_AUTO, std::uint64_t limit = 0) const {
-        return {ANNULUS_DEVICE_CUDA, *device_, engine, {.workspace_limit = limit}, 0, 0};
+    ExecutionSetting setting(annulus_engine engine = ANNULUS_ENGINE_AUTO, std::uint64_t limit = 0) {
+        return {ANNULUS_DEVICE_CUDA, backend, device_, engine, {.workspace_limit = limit}, 0};
     }
-    annulus_engine chosen(std::uintptr_t address, const CallSetting &setting) {
+    annulus_engine chosen(std::uintptr_t address, const ExecutionSetting &setting) {
         CallTensors tensors{};
         tensors.q.data = reinterpret_cast<void *>(address);
-        return calls_.choose(ANNULUS_PASS_FORWARD, &tensors, setting).engine.id;
+        return planned_->executables.select(ANNULUS_PASS_FORWARD, &tensors, setting).engine.id;
     }
-    annulus_engine selected(std::int64_t row_alignment, const CallSetting &setting) {
-        return calls_.select_engine(ANNULUS_PASS_FORWARD, row_alignment, setting).id;
+    annulus_engine selected(std::int64_t row_alignment, const ExecutionSetting &setting) {
+        return planned_->executables.select_engine(ANNULUS_PASS_FORWARD, row_alignment, setting).id;
     }
-    std::size_t announced(std::int64_t row_alignment, const CallSetting &setting) {
-        return calls_.most_workspace(ANNULUS_PASS_FORWARD, row_alignment, setting);
+    std::size_t announced(std::int64_t row_alignment, const ExecutionSetting &setting) {
+        return planned_->executables.most_workspace(ANNULUS_PASS_FORWARD, row_alignment, setting);
     }
 
-    static WholeCalls make_calls(std::int32_t head_dim) {
+    static std::unique_ptr<LocalPlanned> plan(std::int32_t head_dim) {
         Pattern pattern;
         pattern.branches = {{.segment_length = 16}};
-        return WholeCalls(pattern, CallProblem{{ANNULUS_FLOAT32, 1, 50, 2, 2, head_dim, {0, 50}, {0, 50}}, {}});
+        const CallProblem problem{{ANNULUS_FLOAT32, 1, 50, 2, 2, head_dim, {0, 50}, {0, 50}}, {}};
+        return std::make_unique<LocalPlanned>(pattern, problem);
     }
 
-    const std::unique_ptr<Device> device_ = make_device(ANNULUS_DEVICE_CPU, 0);
-    WholeCalls calls_ = make_calls(64);
+    CpuDevice device_;
+    const std::unique_ptr<LocalPlanned> planned_ = plan(64);
 };
 
 TEST_F(EngineChoice, IsTheFirstThatTakesTheTensors) {
@@ -107,7 +95,7 @@ TEST_F(EngineChoice, TellsWhyAnEngineIsRefused) {
     }
 }
 
-// select_engine() names, before there are tensors, the engine that choose() takes for tensors of exactly that
+// select_engine() names, before there are tensors, the engine that select() takes for tensors of exactly that
 // alignment.
 TEST_F(EngineChoice, IsToldBeforehand) {
     for (const std::int64_t alignment : {1, 2, 4, 8, 16, 4096})
@@ -146,8 +134,8 @@ TEST_F(EngineChoice, WorkspaceIsEnoughForEachEngineThatMayCompute) {
 }
 
 TEST_F(EngineChoice, WorkspaceOfAnEngineThatCannotIsNotAsked) {
-    WholeCalls wide = make_calls(72);
-    EXPECT_EQ(wide.most_workspace(ANNULUS_PASS_FORWARD, 1, setting()), gemm_bytes);
+    const std::unique_ptr<LocalPlanned> wide = plan(72);
+    EXPECT_EQ(wide->executables.most_workspace(ANNULUS_PASS_FORWARD, 1, setting()), gemm_bytes);
 }
 
 } // namespace

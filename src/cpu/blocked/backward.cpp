@@ -383,9 +383,9 @@ template <class T> Gradients gradients_of(const Plan &plan, const PartialResults
 
 } // namespace
 
-template <class T> std::size_t backward_bytes(const Plan &plan, CallPart part, int threads) {
+template <class T> std::size_t backward_bytes(const Plan &plan, KeyScope scope, int threads) {
     Workspace ledger;
-    if (part == CallPart::whole)
+    if (scope == KeyScope::all_keys)
         book_gradients<T>(ledger, plan, nullptr);
     std::int64_t cells = 0; // in one step
     for (const BranchPlan &branch : plan.branches())
@@ -395,19 +395,19 @@ template <class T> std::size_t backward_bytes(const Plan &plan, CallPart part, i
 }
 
 template <class T>
-void backward(const Plan &plan, CallPart part, const CallTensors &tensors, const PartialResults &partial, void *memory,
+void backward(const Plan &plan, KeyScope scope, const CallTensors &tensors, const PartialResults &partial, void *memory,
               int threads) {
     Workspace workspace(memory);
     const Gradients gradients =
-        part == CallPart::whole ? book_gradients<T>(workspace, plan, &tensors) : gradients_of<T>(plan, partial);
+        scope == KeyScope::all_keys ? book_gradients<T>(workspace, plan, &tensors) : gradients_of<T>(plan, partial);
     if (!plan.problem().gradients.only_v) {
-        if (!is_of_other_keys(part))
+        if (!has_other_keys(scope))
             set_to_zero<T>(gradients.q, threads);
         set_to_zero<T>(gradients.k, threads);
     }
     set_to_zero<T>(gradients.v, threads);
     add_gradients<T>(plan, tensors, gradients, workspace, threads);
-    if (part == CallPart::whole)
+    if (scope == KeyScope::all_keys)
         write_gradients<T>(plan, gradients, tensors, threads);
 }
 
@@ -416,10 +416,10 @@ void finish_backward(const Plan &plan, const CallTensors &tensors, const Partial
     write_gradients<T>(plan, gradients_of<T>(plan, partial), tensors, threads);
 }
 
-template std::size_t backward_bytes<float>(const Plan &, CallPart, int);
-template std::size_t backward_bytes<double>(const Plan &, CallPart, int);
-template void backward<float>(const Plan &, CallPart, const CallTensors &, const PartialResults &, void *, int);
-template void backward<double>(const Plan &, CallPart, const CallTensors &, const PartialResults &, void *, int);
+template std::size_t backward_bytes<float>(const Plan &, KeyScope, int);
+template std::size_t backward_bytes<double>(const Plan &, KeyScope, int);
+template void backward<float>(const Plan &, KeyScope, const CallTensors &, const PartialResults &, void *, int);
+template void backward<double>(const Plan &, KeyScope, const CallTensors &, const PartialResults &, void *, int);
 template void finish_backward<float>(const Plan &, const CallTensors &, const PartialResults &, int);
 template void finish_backward<double>(const Plan &, const CallTensors &, const PartialResults &, int);
 

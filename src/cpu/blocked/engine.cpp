@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entry of the engine `cpu`. float64 tensors accumulate in double, all others in float.
-#include "engine/engine.hpp"
+#include "cpu/blocked/engine.hpp"
+
 #include "core/workspace.hpp"
 #include "cpu/blocked/passes.hpp"
 #include "cpu/clear_rows.hpp"
 #include "cpu/parallel.hpp"
-#include "engine/sequence_calls.hpp"
+#include "engine/sequence_executables.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -19,20 +20,20 @@ namespace annulus {
 namespace {
 
 // run() changes no member: several threads may run one call at the same time.
-template <class T> class BlockedCall final : public PreparedCall {
+template <class T> class BlockedExecutable final : public Executable {
   public:
-    BlockedCall(const Plan &plan, annulus_pass pass, CallPart part, int threads)
-        : plan_(plan), pass_(pass), part_(part), threads_(threads),
+    BlockedExecutable(const Plan &plan, annulus_pass pass, KeyScope scope, int threads)
+        : plan_(plan), pass_(pass), scope_(scope), threads_(threads),
           bytes_(pass == ANNULUS_PASS_FORWARD ? forward_bytes<T>(plan, threads)
-                                              : backward_bytes<T>(plan, part, threads)) {}
+                                              : backward_bytes<T>(plan, scope, threads)) {}
 
     std::size_t workspace_bytes() const override { return bytes_; }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *) override {
         if (pass_ == ANNULUS_PASS_FORWARD)
-            forward<T>(plan_, part_, tensors, partial, workspace, threads_);
+            forward<T>(plan_, scope_, tensors, partial, workspace, threads_);
         else
-            backward<T>(plan_, part_, tensors, partial, workspace, threads_);
+            backward<T>(plan_, scope_, tensors, partial, workspace, threads_);
     }
 
     void finish(const CallTensors &tensors, const PartialResults &partial, void *) override {
@@ -45,20 +46,20 @@ template <class T> class BlockedCall final : public PreparedCall {
   private:
     const Plan plan_;
     const annulus_pass pass_;
-    const CallPart part_;
+    const KeyScope scope_;
     const int threads_;
     const std::size_t bytes_;
 };
 
-Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &, const Limits &limits) {
+Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device &, const Limits &limits) {
     if (plan.problem().dtype == ANNULUS_FLOAT64)
-        return {std::make_unique<BlockedCall<double>>(plan, pass, part, limits.threads)};
-    return {std::make_unique<BlockedCall<float>>(plan, pass, part, limits.threads)};
+        return {std::make_unique<BlockedExecutable<double>>(plan, pass, scope, limits.threads)};
+    return {std::make_unique<BlockedExecutable<float>>(plan, pass, scope, limits.threads)};
 }
 
 // Runs long sequences one after the other, each with all threads. Runs the others at the same time, each with one
 // thread, longest first: they are too short to keep many threads busy.
-class SequencesSideBySide final : public PreparedCall {
+class SequencesSideBySide final : public Executable {
   public:
     SequencesSideBySide(const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits)
         : plans_(plans), pass_(pass), device_(device), limits_(limits), calls_(plans.plans().size()) {
@@ -80,9 +81,9 @@ class SequencesSideBySide final : public PreparedCall {
             const std::size_t plan = plans.items()[order_[i]].plan;
             std::size_t &bytes = i < long_count_ ? long_bytes_ : short_bytes_;
             if (!calls_[plan])
-                calls_[plan] =
-                    prepare(plans.plans()[plan], pass, CallPart::whole, device, i < long_count_ ? limits : one_thread)
-                        .call;
+                calls_[plan] = prepare(plans.plans()[plan], pass, KeyScope::all_keys, device,
+                                       i < long_count_ ? limits : one_thread)
+                                   .executable;
             bytes = std::max(bytes, calls_[plan]->workspace_bytes());
         }
     }
@@ -117,10 +118,10 @@ class SequencesSideBySide final : public PreparedCall {
     const annulus_pass pass_;
     Device &device_;
     const Limits limits_;
-    std::vector<std::unique_ptr<PreparedCall>> calls_; // by plan
-    std::vector<std::size_t> order_;                   // indices of the items, longest first
-    std::size_t long_count_ = 0;                       // number of long items in order_
-    std::size_t long_bytes_ = 0, short_bytes_ = 0;     // workspace of one sequence
+    std::vector<std::unique_ptr<Executable>> calls_; // by plan
+    std::vector<std::size_t> order_;                 // indices of the items, longest first
+    std::size_t long_count_ = 0;                     // number of long items in order_
+    std::size_t long_bytes_ = 0, short_bytes_ = 0;   // workspace of one sequence
 };
 
 Preparation prepare_side_by_side(const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits) {

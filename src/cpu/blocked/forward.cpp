@@ -315,15 +315,15 @@ void for_each_block(const Plan &plan, const CallTensors &tensors, void *workspac
 } // namespace
 
 template <class T>
-void forward(const Plan &plan, CallPart part, const CallTensors &tensors, const PartialResults &partial,
+void forward(const Plan &plan, KeyScope scope, const CallTensors &tensors, const PartialResults &partial,
              void *workspace, int threads) {
     for_each_block<T>(plan, tensors, workspace, threads, [&](BlockForward<T> block, const auto &at) {
-        if (part != CallPart::whole)
+        if (scope != KeyScope::all_keys)
             block.use_partial_results(at, partial);
-        if (!is_of_other_keys(part))
+        if (!has_other_keys(scope))
             block.clear(at);
         block.run(at);
-        if (part == CallPart::whole)
+        if (scope == KeyScope::all_keys)
             block.write(at, plan.problem().keys);
     });
 }
@@ -338,8 +338,8 @@ void finish_forward(const Plan &plan, const CallTensors &tensors, const PartialR
 
 template std::size_t forward_bytes<float>(const Plan &, int);
 template std::size_t forward_bytes<double>(const Plan &, int);
-template void forward<float>(const Plan &, CallPart, const CallTensors &, const PartialResults &, void *, int);
-template void forward<double>(const Plan &, CallPart, const CallTensors &, const PartialResults &, void *, int);
+template void forward<float>(const Plan &, KeyScope, const CallTensors &, const PartialResults &, void *, int);
+template void forward<double>(const Plan &, KeyScope, const CallTensors &, const PartialResults &, void *, int);
 template void finish_forward<float>(const Plan &, const CallTensors &, const PartialResults &, int);
 template void finish_forward<double>(const Plan &, const CallTensors &, const PartialResults &, int);
 

@@ -13,14 +13,14 @@ namespace annulus {
 
 template <class T> std::size_t forward_bytes(const Plan &plan, int threads);
 template <class T>
-void forward(const Plan &plan, CallPart part, const CallTensors &tensors, const PartialResults &partial,
+void forward(const Plan &plan, KeyScope scope, const CallTensors &tensors, const PartialResults &partial,
              void *workspace, int threads);
 template <class T>
 void finish_forward(const Plan &plan, const CallTensors &tensors, const PartialResults &partial, int threads);
 
-template <class T> std::size_t backward_bytes(const Plan &plan, CallPart part, int threads);
+template <class T> std::size_t backward_bytes(const Plan &plan, KeyScope scope, int threads);
 template <class T>
-void backward(const Plan &plan, CallPart part, const CallTensors &tensors, const PartialResults &partial,
+void backward(const Plan &plan, KeyScope scope, const CallTensors &tensors, const PartialResults &partial,
               void *workspace, int threads);
 template <class T>
 void finish_backward(const Plan &plan, const CallTensors &tensors, const PartialResults &partial, int threads);

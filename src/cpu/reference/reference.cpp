@@ -5,7 +5,7 @@
 #include "core/tensor.hpp"
 #include "core/workspace.hpp"
 #include "cpu/clear_rows.hpp"
-#include "engine/engine.hpp"
+#include "cpu/reference/engine.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -421,9 +421,9 @@ template <class Run> void with_reference(const Plan &plan, Workspace &workspace,
     }
 }
 
-class ReferenceCall final : public PreparedCall {
+class ReferenceExecutable final : public Executable {
   public:
-    ReferenceCall(const Plan &plan, annulus_pass pass) : plan_(plan), pass_(pass) {
+    ReferenceExecutable(const Plan &plan, annulus_pass pass) : plan_(plan), pass_(pass) {
         Workspace ledger;
         book(ledger, plan, pass);
         bytes_ = ledger.used();
@@ -447,8 +447,8 @@ class ReferenceCall final : public PreparedCall {
     std::size_t bytes_;
 };
 
-Preparation prepare(const Plan &plan, annulus_pass pass, CallPart, Device &, const Limits &) {
-    return {std::make_unique<ReferenceCall>(plan, pass)};
+Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope, Device &, const Limits &) {
+    return {std::make_unique<ReferenceExecutable>(plan, pass)};
 }
 
 } // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work for attention mass on a CPU before and after the engine.
-#include "engine/mass.hpp"
+#include "cpu/results/results.hpp"
 
 #include "core/dtype_number.hpp"
 #include "core/progression.hpp"

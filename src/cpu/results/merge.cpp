@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Merges results on a CPU. Threads take blocks of positions with all their heads, which are neighbours in memory.
-#include "engine/merge.hpp"
+#include "cpu/results/results.hpp"
 
 #include "core/dtype_number.hpp"
 #include "core/progression.hpp"

@@ -84,4 +84,13 @@ inline CudaDevice &cuda_device(Device &device) {
     return static_cast<CudaDevice &>(device);
 }
 
+// Returns the versions of the CUDA runtime and driver, as text.
+const char *cuda_versions() noexcept;
+
+// Returns how many CUDA devices this process can use.
+int cuda_device_count();
+
+// Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the reason if there is no CUDA device.
+std::unique_ptr<Device> make_cuda_device(int index);
+
 } // namespace annulus

@@ -22,11 +22,11 @@ namespace annulus {
 
 namespace {
 
-template <class Architecture> class FusedBackward final : public PreparedCall {
+template <class Architecture> class FusedBackward final : public Executable {
   public:
-    FusedBackward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
+    FusedBackward(const Plan &plan, KeyScope scope, CudaDevice &device, const Architecture &architecture,
                   BackwardPlan backward)
-        : architecture_(architecture), plan_(plan), part_(part), device_(device), backward_(std::move(backward)),
+        : architecture_(architecture), plan_(plan), scope_(scope), device_(device), backward_(std::move(backward)),
           bytes_(backward_bytes(plan_, backward_)) {
         for (const Side side : {Side::queries, Side::keys})
             for (const PlannedGrid &planned : backward_.side_grids(side).grids)
@@ -44,7 +44,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
         // With the own keys, find_lse_delta clears the counters.
-        run_steps({backward_.steps.data(), backward_.first_of_rest}, is_of_other_keys(part_), tensors, partial,
+        run_steps({backward_.steps.data(), backward_.first_of_rest}, has_other_keys(scope_), tensors, partial,
                   workspace, stream);
     }
 
@@ -162,7 +162,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     // rows at a time.
     PartialGradients partial_of(Side side, const CudaCall &call, const BackwardMemory &memory) const {
         const Problem &problem = call.problem();
-        if (part_ != CallPart::whole)
+        if (scope_ != KeyScope::all_keys)
             return call.partial.gradients;
         const SideGrids &grids = backward_.side_grids(side);
         if (!grids.parts)
@@ -343,7 +343,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     GradientOutputArguments outputs(const CudaCall &call, const BackwardMemory &memory) const {
         RowContext context = call.row_context(memory.branches, memory.has_nonfinite);
         set_sequences(backward_.rows, memory.sequences, context);
-        return {call.whole(), part_ == CallPart::whole ? memory.partial : call.partial.gradients,
+        return {call.whole(), scope_ == KeyScope::all_keys ? memory.partial : call.partial.gradients,
                 call.d_q,     call.d_k,
                 call.d_v,     call.problem().gradients,
                 context};
@@ -351,7 +351,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
 
     const Architecture architecture_;
     const Plan plan_;
-    const CallPart part_;
+    const KeyScope scope_;
     CudaDevice &device_;
     const BackwardPlan backward_;
     const std::size_t bytes_;
@@ -374,33 +374,33 @@ Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &devic
     BackwardGrids grids = make_backward_grids(plans, shapes);
     if (const char *reason = refusal_of(rows, grids))
         return {nullptr, reason};
-    BackwardPlan backward = plan_backward(rows, CallPart::whole, std::move(grids), shapes, device.multiprocessors(),
+    BackwardPlan backward = plan_backward(rows, KeyScope::all_keys, std::move(grids), shapes, device.multiprocessors(),
                                           limits.workspace_limit);
     if (rows.causal())
         backward.rows = row_sequences(plans);
-    return {std::make_unique<FusedBackward<Architecture>>(rows, CallPart::whole, device, architecture,
+    return {std::make_unique<FusedBackward<Architecture>>(rows, KeyScope::all_keys, device, architecture,
                                                           std::move(backward))};
 }
 
 template <class Architecture>
-Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device,
+Preparation prepare_fused_backward(const Plan &plan, KeyScope scope, CudaDevice &device,
                                    const Architecture &architecture, const Limits &limits) {
     const BackwardShapes shapes = architecture.backward_shapes(plan.problem().dtype, plan.problem().head_dim);
     BackwardGrids grids = make_backward_grids(plan, shapes);
     if (const char *reason = refusal_of(plan, grids))
         return {nullptr, reason};
     BackwardPlan backward =
-        plan_backward(plan, part, std::move(grids), shapes, device.multiprocessors(), limits.workspace_limit);
-    return {std::make_unique<FusedBackward<Architecture>>(plan, part, device, architecture, std::move(backward))};
+        plan_backward(plan, scope, std::move(grids), shapes, device.multiprocessors(), limits.workspace_limit);
+    return {std::make_unique<FusedBackward<Architecture>>(plan, scope, device, architecture, std::move(backward))};
 }
 
 #ifdef ANNULUS_HAVE_SM90
 template Preparation prepare_fused_backward(const SequencePlans &, CudaDevice &, const Sm90 &, const Limits &);
-template Preparation prepare_fused_backward(const Plan &, CallPart, CudaDevice &, const Sm90 &, const Limits &);
+template Preparation prepare_fused_backward(const Plan &, KeyScope, CudaDevice &, const Sm90 &, const Limits &);
 #endif
 #ifdef ANNULUS_HAVE_MMA
 template Preparation prepare_fused_backward(const SequencePlans &, CudaDevice &, const mma::Mma &, const Limits &);
-template Preparation prepare_fused_backward(const Plan &, CallPart, CudaDevice &, const mma::Mma &, const Limits &);
+template Preparation prepare_fused_backward(const Plan &, KeyScope, CudaDevice &, const mma::Mma &, const Limits &);
 #endif
 
 } // namespace annulus

@@ -19,10 +19,10 @@ namespace annulus {
 
 // Answers Engine::prepare() for a plan that an architecture's kernels can take.
 template <class Architecture>
-Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
-                                  const Limits &limits);
+Preparation prepare_fused_forward(const Plan &plan, KeyScope scope, CudaDevice &device,
+                                  const Architecture &architecture, const Limits &limits);
 template <class Architecture>
-Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device,
+Preparation prepare_fused_backward(const Plan &plan, KeyScope scope, CudaDevice &device,
                                    const Architecture &architecture, const Limits &limits);
 // Does the same for whole calls over several sequences, in linear order.
 template <class Architecture>

@@ -8,7 +8,8 @@
 // branches of one grid are split in two (plan/branch_split.hpp). Then only rows of the other grids have partial
 // results, for a few heads or some rows of a head at a time. Keys that count once are told apart within a grid, so
 // there must be only one grid.
-#include "engine/engine.hpp"
+#include "cuda/fused/engine.hpp"
+
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/results/cuda_call.hpp"
@@ -18,7 +19,7 @@
 #ifdef ANNULUS_HAVE_SM90
 #include "cuda/fused/sm90/architecture.hpp"
 #endif
-#include "engine/sequence_calls.hpp"
+#include "engine/sequence_executables.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -46,15 +47,15 @@ const char *refusal(const Plan &plan) {
 }
 
 template <class Architecture>
-Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &context_device, const Limits &limits) {
+Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device &context_device, const Limits &limits) {
     CudaDevice &device = cuda_device(context_device);
     if (const char *reason = Architecture::refusal(plan.problem(), pass, device))
         return {nullptr, reason};
     if (const char *reason = refusal(plan))
         return {nullptr, reason};
     const Architecture architecture(device, limits.allow_tf32);
-    return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plan, part, device, architecture, limits)
-                                        : prepare_fused_backward(plan, part, device, architecture, limits);
+    return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plan, scope, device, architecture, limits)
+                                        : prepare_fused_backward(plan, scope, device, architecture, limits);
 }
 
 // True if a branch may follow a curve. Each sequence then has its own permutation, so the sequences are computed one
@@ -65,11 +66,11 @@ bool has_curves(const Pattern &pattern) {
     });
 }
 
-template <class Architecture>
+template <class Architecture, const Engine &engine>
 Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Device &context_device,
                              const Limits &limits) {
     if (plans.items().empty() || has_curves(plans.plans().front().pattern()))
-        return prepare_one_by_one(Architecture::engine(), plans, pass, context_device, limits);
+        return prepare_one_by_one(engine, plans, pass, context_device, limits);
     CudaDevice &device = cuda_device(context_device);
     const Plan rows = plan_of_rows(plans);
     if (const char *reason = Architecture::refusal(rows.problem(), pass, device))
@@ -85,11 +86,11 @@ Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Devi
 
 #ifdef ANNULUS_HAVE_SM90
 const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true,
-                          prepare<Sm90>,        clear_device_rows,   prepare_together<Sm90>};
+                          prepare<Sm90>,        clear_device_rows,   prepare_together<Sm90, fused_engine>};
 #endif
 #ifdef ANNULUS_HAVE_MMA
 const Engine mma_engine{ANNULUS_ENGINE_MMA, ANNULUS_DEVICE_CUDA, true,
-                        prepare<mma::Mma>,  clear_device_rows,   prepare_together<mma::Mma>};
+                        prepare<mma::Mma>,  clear_device_rows,   prepare_together<mma::Mma, mma_engine>};
 #endif
 
 } // namespace annulus

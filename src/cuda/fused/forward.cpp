@@ -19,11 +19,11 @@ namespace annulus {
 
 namespace {
 
-template <class Architecture> class FusedForward final : public PreparedCall {
+template <class Architecture> class FusedForward final : public Executable {
   public:
-    FusedForward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
+    FusedForward(const Plan &plan, KeyScope scope, CudaDevice &device, const Architecture &architecture,
                  ForwardPlan forward)
-        : architecture_(architecture), plan_(plan), part_(part), device_(device), forward_(std::move(forward)),
+        : architecture_(architecture), plan_(plan), scope_(scope), device_(device), forward_(std::move(forward)),
           bytes_(forward_bytes(plan_, forward_)), ranges_(forward_.grids.size()), kernels_(forward_.grids.size()) {
         for (const PlannedGrid &planned : forward_.grids)
             params_.push_back(params_of(planned));
@@ -97,7 +97,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
     void bind(const CudaCall &call, const ForwardMemory &memory) {
         const Problem &problem = call.problem();
         const int block_rows = architecture_.forward_shape(problem.dtype, problem.head_dim).range_block_rows;
-        const bool is_whole = part_ == CallPart::whole;
+        const bool is_whole = scope_ == KeyScope::all_keys;
         Workspace grid_tables(memory.sequences.grid_tables);
         for (std::size_t i = 0; i < params_.size(); ++i) {
             Params &params = params_[i];
@@ -132,7 +132,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
 
     void take(const ForwardStep &step, const CudaCall &call, const ForwardMemory &memory) const {
         const Problem &problem = call.problem();
-        const bool is_whole = part_ == CallPart::whole;
+        const bool is_whole = scope_ == KeyScope::all_keys;
         float2 *const state = is_whole ? memory.state : call.partial.state;
         float *const o = is_whole ? memory.o : call.partial.o;
         const std::int64_t rows =
@@ -170,7 +170,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
 
     const Architecture architecture_;
     const Plan plan_;
-    const CallPart part_;
+    const KeyScope scope_;
     CudaDevice &device_;
     const ForwardPlan forward_;
     const std::size_t bytes_;
@@ -190,33 +190,33 @@ Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device
     lay_out_sequences(plans, GridResult::outputs, shape, grids);
     if (const char *reason = grids_refusal(rows, grids))
         return {nullptr, reason};
-    ForwardPlan forward =
-        plan_forward(rows, CallPart::whole, std::move(grids), shape, device.multiprocessors(), limits.workspace_limit);
+    ForwardPlan forward = plan_forward(rows, KeyScope::all_keys, std::move(grids), shape, device.multiprocessors(),
+                                       limits.workspace_limit);
     if (rows.causal())
         forward.rows = row_sequences(plans);
-    return {
-        std::make_unique<FusedForward<Architecture>>(rows, CallPart::whole, device, architecture, std::move(forward))};
+    return {std::make_unique<FusedForward<Architecture>>(rows, KeyScope::all_keys, device, architecture,
+                                                         std::move(forward))};
 }
 
 template <class Architecture>
-Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
-                                  const Limits &limits) {
+Preparation prepare_fused_forward(const Plan &plan, KeyScope scope, CudaDevice &device,
+                                  const Architecture &architecture, const Limits &limits) {
     const KernelShape shape = architecture.forward_shape(plan.problem().dtype, plan.problem().head_dim);
     std::vector<PlannedGrid> grids = make_grids(plan, GridResult::outputs, shape);
     if (const char *reason = grids_refusal(plan, grids))
         return {nullptr, reason};
     ForwardPlan forward =
-        plan_forward(plan, part, std::move(grids), shape, device.multiprocessors(), limits.workspace_limit);
-    return {std::make_unique<FusedForward<Architecture>>(plan, part, device, architecture, std::move(forward))};
+        plan_forward(plan, scope, std::move(grids), shape, device.multiprocessors(), limits.workspace_limit);
+    return {std::make_unique<FusedForward<Architecture>>(plan, scope, device, architecture, std::move(forward))};
 }
 
 #ifdef ANNULUS_HAVE_SM90
 template Preparation prepare_fused_forward(const SequencePlans &, CudaDevice &, const Sm90 &, const Limits &);
-template Preparation prepare_fused_forward(const Plan &, CallPart, CudaDevice &, const Sm90 &, const Limits &);
+template Preparation prepare_fused_forward(const Plan &, KeyScope, CudaDevice &, const Sm90 &, const Limits &);
 #endif
 #ifdef ANNULUS_HAVE_MMA
 template Preparation prepare_fused_forward(const SequencePlans &, CudaDevice &, const mma::Mma &, const Limits &);
-template Preparation prepare_fused_forward(const Plan &, CallPart, CudaDevice &, const mma::Mma &, const Limits &);
+template Preparation prepare_fused_forward(const Plan &, KeyScope, CudaDevice &, const mma::Mma &, const Limits &);
 #endif
 
 } // namespace annulus

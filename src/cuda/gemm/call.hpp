@@ -45,7 +45,7 @@ std::size_t booked_bytes(const Plan &plan, annulus_pass pass, const GemmLayout &
 struct GemmRun {
     const CudaCall &call;
     annulus_pass pass;
-    CallPart part;
+    KeyScope scope;
     bool inputs_are_matrices; // cuBLAS can read the inputs' rows as matrices
     bool allow_tf32;
     const GemmLayout &layout;

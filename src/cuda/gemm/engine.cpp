@@ -26,7 +26,8 @@
 //
 // Blocks (layout.hpp) are independent. There are two workers, each with a stream and a block. One keeps the GPU busy
 // while the other starts or drains a kernel.
-#include "engine/engine.hpp"
+#include "cuda/gemm/engine.hpp"
+
 #include "core/dtype_number.hpp"
 #include "core/error.hpp"
 #include "cuda/device/cuda_error.hpp"
@@ -88,15 +89,15 @@ class WorkersAtWork {
     bool has_joined_ = false;
 };
 
-class GemmCall final : public PreparedCall {
+class GemmExecutable final : public Executable {
   public:
-    GemmCall(const Plan &plan, annulus_pass pass, CallPart part, CudaDevice &device, const Limits &limits)
-        : plan_(plan), pass_(pass), part_(part), device_(device), allow_tf32_(limits.allow_tf32),
+    GemmExecutable(const Plan &plan, annulus_pass pass, KeyScope scope, CudaDevice &device, const Limits &limits)
+        : plan_(plan), pass_(pass), scope_(scope), device_(device), allow_tf32_(limits.allow_tf32),
           general_layout_(layout_within(plan, pass, limits.workspace_limit,
-                                        part == CallPart::whole ? Results::in_state : Results::in_partial)),
+                                        scope == KeyScope::all_keys ? Results::in_state : Results::in_partial)),
           bytes_(booked_bytes(plan, pass, general_layout_)) {
         const bool are_plain = pass == ANNULUS_PASS_FORWARD || plan.problem().gradients.are_plain();
-        if (part != CallPart::whole || !are_plain)
+        if (scope != KeyScope::all_keys || !are_plain)
             return;
         direct_layout_ = layout_within(plan, pass, limits.workspace_limit, Results::direct);
         bytes_ = std::max(bytes_, booked_bytes(plan, pass, *direct_layout_));
@@ -112,16 +113,16 @@ class GemmCall final : public PreparedCall {
                                     : are_matrices({&tensors.q, &tensors.k, &tensors.v, &tensors.d_out});
         const bool outputs =
             forward ? are_matrices({&tensors.out}) : are_matrices({&tensors.d_q, &tensors.d_k, &tensors.d_v});
-        GemmRun run{call,   pass_,       part_,
+        GemmRun run{call,   pass_,       scope_,
                     inputs, allow_tf32_, direct_layout_ && inputs && outputs ? *direct_layout_ : general_layout_,
                     {}};
         Workspace ledger(workspace);
         run.memory = book(ledger, plan_, pass_, run.layout);
         store_branches(call, run.memory.branches);
-        if (part_ != CallPart::whole)
+        if (scope_ != KeyScope::all_keys)
             use_partial_results(run);
         run_workers(run);
-        if (part_ == CallPart::own_keys && plan_.causal())
+        if (scope_ == KeyScope::own_keys && plan_.causal())
             recompute_partial_results(run);
     }
 
@@ -144,7 +145,7 @@ class GemmCall final : public PreparedCall {
         const CudaCall &call = run.call;
         const Problem &problem = call.problem();
         const auto &[state, o, gradients] = call.partial;
-        const bool first = part_ == CallPart::own_keys;
+        const bool first = scope_ == KeyScope::own_keys;
         const std::int64_t query_rows = problem.batch * problem.heads * problem.queries.length;
         const std::int64_t key_rows = problem.batch * problem.kv_heads * problem.key_rows();
         if (run.is_forward()) {
@@ -200,7 +201,7 @@ class GemmCall final : public PreparedCall {
 
     const Plan plan_;
     const annulus_pass pass_;
-    const CallPart part_;
+    const KeyScope scope_;
     CudaDevice &device_;
     const bool allow_tf32_;
     const GemmLayout general_layout_; // for tensors of any layout
@@ -210,11 +211,11 @@ class GemmCall final : public PreparedCall {
     std::array<WorkerLists, CudaDevice::side_streams> lists_;
 };
 
-Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &context_device, const Limits &limits) {
+Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device &context_device, const Limits &limits) {
     CudaDevice &device = cuda_device(context_device);
     if (const char *reason = refusal(plan, device))
         return {nullptr, reason};
-    return {std::make_unique<GemmCall>(plan, pass, part, device, limits)};
+    return {std::make_unique<GemmExecutable>(plan, pass, scope, device, limits)};
 }
 
 } // namespace

@@ -71,10 +71,10 @@ void Worker::begin_block() {
         clear_unreached_rows();
         return;
     }
-    if (const CallPart part = context_.run.part; part != CallPart::whole) {
+    if (const KeyScope scope = context_.run.scope; scope != KeyScope::all_keys) {
         partial_block_ = call.whole();
         // Forward, the part with the own keys has only the state set, which says that O holds nothing yet.
-        partial_is_set_ = !context_.run.is_forward() || part != CallPart::own_keys;
+        partial_is_set_ = !context_.run.is_forward() || scope != KeyScope::own_keys;
         return;
     }
     if (memory.has_nonfinite)

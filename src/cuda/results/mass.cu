@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels for attention mass that run before and after the engine: they write rows of dO and masses, one for each
 // thread.
-#include "engine/mass.hpp"
-
 #include "core/dtype_number.hpp"
 #include "cuda/device/kernel_common.cuh"
+#include "cuda/results/device_functions.hpp"
 
 #include <algorithm>
 

@@ -2,9 +2,8 @@
 // Merges results on a GPU; each thread has eight columns. The threads of a row are in one warp. They write the row's
 // LSE only after all of them have read the parts' LSEs, because the output may be one of the parts. Each column is
 // written by the thread that read it.
-#include "engine/merge.hpp"
-
 #include "cuda/device/kernel_common.cuh"
+#include "cuda/results/device_functions.hpp"
 
 #include <algorithm>
 #include <bit>

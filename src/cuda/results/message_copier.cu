@@ -2,8 +2,8 @@
 // Packs the rows of messages between ranks on a GPU, unpacks them and adds them.
 #include "core/dtype_number.hpp"
 #include "cuda/device/kernel_common.cuh"
+#include "cuda/results/device_functions.hpp"
 #include "cuda/results/results.hpp"
-#include "ranks/message_copier.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -30,9 +30,9 @@ constexpr int multiprocessors = 132; // of an H200
 class LaunchChecker {
   public:
     // `has_partial`: there are partial results of all rows, of the call or of its parts.
-    LaunchChecker(const Plan &plan, CallPart part, const std::vector<PlannedGrid> &grids, bool has_partial,
+    LaunchChecker(const Plan &plan, KeyScope scope, const std::vector<PlannedGrid> &grids, bool has_partial,
                   const std::optional<SplitParts> &split, const Window &rows, int head_step)
-        : problem_(plan.problem()), part_(part), grids_(grids), has_partial_(has_partial), split_(split), rows_(rows),
+        : problem_(plan.problem()), scope_(scope), grids_(grids), has_partial_(has_partial), split_(split), rows_(rows),
           head_step_(head_step) {}
 
     // Marks the partial results as set before the launches.
@@ -83,16 +83,16 @@ class LaunchChecker {
             EXPECT_TRUE(before_->part == launch.part);
             break;
         case Destination::finish_partial:
-            EXPECT_EQ(part_, CallPart::last_keys);
+            EXPECT_EQ(scope_, KeyScope::last_keys);
             EXPECT_TRUE(has_partial_ && is_set(launch));
             EXPECT_EQ(launch.grid + 1, grids_.size());
             break;
         case Destination::outputs_or_partial:
-            EXPECT_EQ(part_, CallPart::own_keys);
+            EXPECT_EQ(scope_, KeyScope::own_keys);
             EXPECT_EQ(grids_.size(), 1U);
             break;
         case Destination::outputs_or_partial_with_partial:
-            EXPECT_EQ(part_, CallPart::own_keys);
+            EXPECT_EQ(scope_, KeyScope::own_keys);
             EXPECT_EQ(grids_.size(), 2U);
             ASSERT_TRUE(before_);
             EXPECT_EQ(before_->destination, is_first_kernel ? Destination::set_partial : launch.destination);
@@ -156,7 +156,7 @@ class LaunchChecker {
     }
 
     const annulus::Problem &problem_;
-    const CallPart part_;
+    const KeyScope scope_;
     const std::vector<PlannedGrid> &grids_;
     const bool has_partial_;
     const std::optional<SplitParts> split_;
@@ -201,10 +201,10 @@ bool is_split_part(const ForwardPlan &forward) {
     });
 }
 
-void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
-    const bool has_partial = part != CallPart::whole || forward.has_own_partial;
-    LaunchChecker launches(plan, part, forward.grids, has_partial, forward.parts, plan.problem().queries, 1);
-    if (is_of_other_keys(part))
+void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) {
+    const bool has_partial = scope != KeyScope::all_keys || forward.has_own_partial;
+    LaunchChecker launches(plan, scope, forward.grids, has_partial, forward.parts, plan.problem().queries, 1);
+    if (has_other_keys(scope))
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
     ClearedChecker cleared;
@@ -223,7 +223,7 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
             launches.set_partial();
             break;
         case ForwardAction::mark_finished:
-            EXPECT_EQ(part, CallPart::own_keys);
+            EXPECT_EQ(scope, KeyScope::own_keys);
             break;
         case ForwardAction::find_order:
             launches.find_order(forward.grids.at(step.launch.grid).curve);
@@ -250,9 +250,9 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     }
     launches.expect_all_once(1);
     EXPECT_EQ(writes, forward.has_own_partial);
-    EXPECT_EQ(recomputes, plan.causal() && !is_of_other_keys(part));
+    EXPECT_EQ(recomputes, plan.causal() && !has_other_keys(scope));
     EXPECT_FALSE(cleared.clears() && (has_partial || clears));
-    if (!is_of_other_keys(part) && !forward.parts) {
+    if (!has_other_keys(scope) && !forward.parts) {
         EXPECT_EQ(clears || cleared.clears(), !is_split_part(forward) && leaves_rows_out(forward.grids));
     }
 }
@@ -265,10 +265,10 @@ bool finds_all(const BackwardStep &step) {
 // Checks the steps that a call leaves for run_rest(). Other ranks must not wait for their results, and the steps must
 // be of one side. With the own keys they are all steps of the key side, since other parts add to the query side in the
 // meantime. If a launch computes both sides, only tiles of queries may be left.
-void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v) {
+void expect_sound_rest(KeyScope scope, const BackwardPlan &backward, bool only_v) {
     ASSERT_LE(backward.first_of_rest, backward.steps.size());
     const bool has_rest = backward.first_of_rest < backward.steps.size();
-    EXPECT_EQ(has_rest, !only_v && part != CallPart::whole && !(backward.stored && part == CallPart::own_keys));
+    EXPECT_EQ(has_rest, !only_v && scope != KeyScope::all_keys && !(backward.stored && scope == KeyScope::own_keys));
     if (!has_rest)
         return;
     if (std::ranges::any_of(backward.steps, finds_all)) {
@@ -280,7 +280,7 @@ void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v)
         }
         return;
     }
-    const Side rest_side = part == CallPart::own_keys ? Side::keys : Side::queries;
+    const Side rest_side = scope == KeyScope::own_keys ? Side::keys : Side::queries;
     for (std::size_t i = 0; i < backward.steps.size(); ++i) {
         const BackwardStep &step = backward.steps[i];
         if (i >= backward.first_of_rest) {
@@ -305,7 +305,7 @@ void expect_sound_beginning(const BackwardPlan &backward, std::size_t i) {
     EXPECT_EQ(step.launch.begins_early, may_begin_early);
 }
 
-void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward) {
+void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward) {
     const annulus::Problem &problem = plan.problem();
     std::map<Side, LaunchChecker> launches;
     std::map<Side, bool> clears, recomputes, recomputes_partial;
@@ -313,11 +313,11 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     for (const Side side : {Side::queries, Side::keys}) {
         const SideGrids &side_grids = backward.side_grids(side);
         const bool is_query_side = side == Side::queries;
-        launches.try_emplace(side, plan, part, side_grids.grids, part != CallPart::whole || side_grids.has_own_partial,
-                             side_grids.parts, window_of(problem, side),
-                             is_query_side ? 1 : problem.heads / problem.kv_heads);
+        launches.try_emplace(side, plan, scope, side_grids.grids,
+                             scope != KeyScope::all_keys || side_grids.has_own_partial, side_grids.parts,
+                             window_of(problem, side), is_query_side ? 1 : problem.heads / problem.kv_heads);
     }
-    if (is_of_other_keys(part))
+    if (has_other_keys(scope))
         launches.at(Side::queries).set_partial(); // each part sets its own keys' gradients
     const bool only_v = problem.gradients.only_v;
     static constexpr Gradients alone[] = {Gradients::d_v};
@@ -326,7 +326,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     std::size_t lse_deltas = 0;
     for (std::size_t i = 0; i < backward.steps.size(); ++i) {
         const BackwardStep &step = backward.steps[i];
-        if (i == backward.first_of_rest && part == CallPart::own_keys)
+        if (i == backward.first_of_rest && scope == KeyScope::own_keys)
             for (auto &[side, either_side] : launches)
                 either_side.forget_rows();
         LaunchChecker &checker = launches.at(step.side);
@@ -387,7 +387,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
         }
     }
     expect_sound_rest(part, backward, only_v);
-    EXPECT_EQ(lse_deltas, is_of_other_keys(part) ? 0U : 1U);
+    EXPECT_EQ(lse_deltas, has_other_keys(scope) ? 0U : 1U);
     EXPECT_EQ(writes, backward.queries.has_own_partial || backward.keys.has_own_partial);
     const bool are_plain = problem.gradients.are_plain();
     for (const Side side : {Side::queries, Side::keys}) {
@@ -397,24 +397,24 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             continue;
         }
         EXPECT_EQ(recomputes_partial[side],
-                  plan.causal() && (part == CallPart::own_keys || (part == CallPart::whole && !are_plain)));
+                  plan.causal() && (scope == KeyScope::own_keys || (scope == KeyScope::all_keys && !are_plain)));
         if (side == Side::keys && !backward.stored) {
             launches.at(side).expect_all_once(kernels.size());
         } else if (!backward.stored || side == Side::keys) {
             launches.at(side).expect_all_once(1);
         }
         const bool has_all_in_partial = recomputes_partial[side] && !side_grids.finishes &&
-                                        (part == CallPart::own_keys || side_grids.has_own_partial);
-        EXPECT_EQ(recomputes[side], plan.causal() && !is_of_other_keys(part) && !has_all_in_partial);
+                                        (scope == KeyScope::own_keys || side_grids.has_own_partial);
+        EXPECT_EQ(recomputes[side], plan.causal() && !has_other_keys(scope) && !has_all_in_partial);
         // The kernels write only plain gradients.
         if (!(side == Side::queries ? problem.gradients.q.is_plain()
                                     : problem.gradients.k.is_plain() && problem.gradients.v.is_plain())) {
-            EXPECT_EQ(side_grids.has_own_partial, part == CallPart::whole);
+            EXPECT_EQ(side_grids.has_own_partial, scope == KeyScope::all_keys);
             EXPECT_FALSE(side_grids.finishes || side_grids.parts);
         }
         const bool launches_clear = cleared[side].clears();
-        EXPECT_FALSE(launches_clear && (part != CallPart::whole || side_grids.has_own_partial || clears[side]));
-        if ((!is_of_other_keys(part) || side == Side::keys) && !side_grids.parts && !side_grids.is_split) {
+        EXPECT_FALSE(launches_clear && (scope != KeyScope::all_keys || side_grids.has_own_partial || clears[side]));
+        if ((!has_other_keys(scope) || side == Side::keys) && !side_grids.parts && !side_grids.is_split) {
             EXPECT_EQ(clears[side] || launches_clear, leaves_rows_out(side_grids.grids));
         }
     }
@@ -422,20 +422,20 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
 
 // Plans for kernels like the ones of sm90/, which read rows along a curve in place and clear rows. With `packs` the
 // kernels do neither.
-ForwardPlan forward_of(const Plan &plan, CallPart part, std::uint64_t limit, bool packs = false) {
+ForwardPlan forward_of(const Plan &plan, KeyScope scope, std::uint64_t limit, bool packs = false) {
     KernelShape shape = forward_shape(plan.problem().head_dim);
     shape.packs_curves = packs;
     shape.clears_rows &= !packs;
-    return plan_forward(plan, part, make_grids(plan, GridResult::outputs, shape), shape, multiprocessors, limit);
+    return plan_forward(plan, scope, make_grids(plan, GridResult::outputs, shape), shape, multiprocessors, limit);
 }
 
-BackwardPlan backward_of(const Plan &plan, CallPart part, std::uint64_t limit, bool packs = false) {
+BackwardPlan backward_of(const Plan &plan, KeyScope scope, std::uint64_t limit, bool packs = false) {
     BackwardShapes shapes = backward_shapes(plan.problem().head_dim);
     for (KernelShape *shape : {&shapes.queries, &shapes.keys}) {
         shape->packs_curves = packs;
         shape->clears_rows &= !packs;
     }
-    return plan_backward(plan, part, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
+    return plan_backward(plan, scope, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
 }
 
 // Checks calls whose gradients are added to, or have another dtype. A call needs the most workspace if all gradients
@@ -452,9 +452,9 @@ void expect_sound_targets(const Problem &problem) {
         annulus::Problem sizes = plan_problem_of(problem);
         sizes.gradients = targets;
         const Plan plan(pattern_of(problem), sizes);
-        for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::other_keys, CallPart::last_keys})
-            expect_sound(plan, part, backward_of(plan, part, 0));
-        const std::size_t bytes = backward_bytes(plan, backward_of(plan, CallPart::whole, 0));
+        for (const KeyScope scope : {KeyScope::all_keys, KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys})
+            expect_sound(plan, scope, backward_of(plan, scope, 0));
+        const std::size_t bytes = backward_bytes(plan, backward_of(plan, KeyScope::all_keys, 0));
         EXPECT_LE(bytes, most.value_or(bytes));
         if (!most)
             most = bytes; // of the first target
@@ -466,25 +466,25 @@ void expect_sound_targets(const Problem &problem) {
 void expect_sound(const Problem &problem) {
     SCOPED_TRACE(testing::Message() << problem);
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::other_keys, CallPart::last_keys}) {
+    for (const KeyScope scope : {KeyScope::all_keys, KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys}) {
         SCOPED_TRACE(testing::Message() << "part " << static_cast<int>(part));
         for (const std::uint64_t limit :
              {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{16} << 20, std::uint64_t{512} << 20}) {
             for (const bool packs : {false, true}) {
-                expect_sound(plan, part, forward_of(plan, part, limit, packs));
-                expect_sound(plan, part, backward_of(plan, part, limit, packs));
+                expect_sound(plan, scope, forward_of(plan, scope, limit, packs));
+                expect_sound(plan, scope, backward_of(plan, scope, limit, packs));
             }
         }
     }
     expect_sound_targets(problem);
     // The least workspace is always enough, and larger limits are kept.
-    const std::size_t forward_least = forward_bytes(plan, forward_of(plan, CallPart::whole, 1));
-    const std::size_t backward_least = backward_bytes(plan, backward_of(plan, CallPart::whole, 1));
+    const std::size_t forward_least = forward_bytes(plan, forward_of(plan, KeyScope::all_keys, 1));
+    const std::size_t backward_least = backward_bytes(plan, backward_of(plan, KeyScope::all_keys, 1));
     for (int percent = 100; percent < 400; percent += 13) {
         const std::uint64_t forward_limit = forward_least * static_cast<std::size_t>(percent) / 100;
         const std::uint64_t backward_limit = backward_least * static_cast<std::size_t>(percent) / 100;
-        EXPECT_LE(forward_bytes(plan, forward_of(plan, CallPart::whole, forward_limit)), forward_limit);
-        EXPECT_LE(backward_bytes(plan, backward_of(plan, CallPart::whole, backward_limit)), backward_limit);
+        EXPECT_LE(forward_bytes(plan, forward_of(plan, KeyScope::all_keys, forward_limit)), forward_limit);
+        EXPECT_LE(backward_bytes(plan, backward_of(plan, KeyScope::all_keys, backward_limit)), backward_limit);
     }
 }
 
@@ -519,24 +519,24 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
         problem.causal = causal;
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{40} << 20}) {
-            const ForwardPlan forward = forward_of(plan, CallPart::whole, limit);
+            const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, limit);
             ASSERT_TRUE(forward.parts);
             EXPECT_EQ(forward.parts->all_rows(), problem.heads * ((length + 15) / 16));
         }
-        EXPECT_FALSE(forward_of(plan, CallPart::whole, std::uint64_t{16} << 20).parts);
+        EXPECT_FALSE(forward_of(plan, KeyScope::all_keys, std::uint64_t{16} << 20).parts);
         for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{48} << 20}) {
-            const BackwardPlan backward = backward_of(plan, CallPart::whole, limit);
+            const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, limit);
             ASSERT_TRUE(backward.queries.parts && backward.keys.parts);
             EXPECT_EQ(backward.queries.parts->all_rows(), problem.heads * ((length + 15) / 16));
         }
-        EXPECT_FALSE(backward_of(plan, CallPart::whole, std::uint64_t{30} << 20).queries.parts);
+        EXPECT_FALSE(backward_of(plan, KeyScope::all_keys, std::uint64_t{30} << 20).queries.parts);
     }
     const Problem large = large_split_problem(false);
     const Plan plan(pattern_of(large), plan_problem_of(large));
-    const std::optional<SplitParts> all = forward_of(plan, CallPart::whole, 0).parts;
+    const std::optional<SplitParts> all = forward_of(plan, KeyScope::all_keys, 0).parts;
     ASSERT_TRUE(all);
     for (const std::uint64_t limit : {std::uint64_t{8} << 20, std::uint64_t{4} << 20}) {
-        const ForwardPlan forward = forward_of(plan, CallPart::whole, limit);
+        const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, limit);
         ASSERT_TRUE(forward.parts);
         EXPECT_LT(forward.parts->all_rows(), all->all_rows());
     }
@@ -628,16 +628,16 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
                                      .dtype = ANNULUS_BFLOAT16};
             SCOPED_TRACE(testing::Message() << problem);
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
-            for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::last_keys})
+            for (const KeyScope scope : {KeyScope::all_keys, KeyScope::own_keys, KeyScope::last_keys})
                 for (const int mib : {0, 3000, 1536, 1100, 500, 80}) {
                     SCOPED_TRACE(testing::Message() << "part " << static_cast<int>(part) << ", " << mib << " MiB");
                     const std::uint64_t limit = static_cast<std::uint64_t>(mib) << 20;
-                    const BackwardPlan backward = backward_of(plan, part, limit);
+                    const BackwardPlan backward = backward_of(plan, scope, limit);
                     EXPECT_TRUE(backward.stored || (limit > 0 && mib < least));
                     EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
                     if (!backward.stored)
                         continue;
-                    expect_sound(plan, part, backward);
+                    expect_sound(plan, scope, backward);
                     expect_sound_turns(backward, backward_shapes(problem.dim).keys.row_blocks);
                 }
         }
@@ -650,7 +650,7 @@ TEST(StoredDs, TakesFewPasses) {
         problem.dtype = ANNULUS_BFLOAT16;
         problem.causal = causal;
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
-        const BackwardPlan backward = backward_of(plan, CallPart::whole, static_cast<std::uint64_t>(mib) << 20);
+        const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, static_cast<std::uint64_t>(mib) << 20);
         return backward.stored ? backward.stored->layout.turns.passes : 0;
     };
     const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
@@ -740,11 +740,11 @@ TEST(LargePlans, OfSeveralGridsHavePartialResultsOfFewRows) {
     for (const std::int64_t length : {std::int64_t{67108864}, std::int64_t{67000001}}) {
         problem.length = length;
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
-        const ForwardPlan forward = forward_of(plan, CallPart::whole, 0);
+        const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, 0);
         ASSERT_TRUE(forward.parts);
         EXPECT_EQ(forward.parts->all_rows(), 2 * ((length + 63) / 64));
-        expect_sound(plan, CallPart::whole, forward);
-        expect_sound(plan, CallPart::whole, backward_of(plan, CallPart::whole, 0));
+        expect_sound(plan, KeyScope::all_keys, forward);
+        expect_sound(plan, KeyScope::all_keys, backward_of(plan, KeyScope::all_keys, 0));
     }
 }
 
@@ -772,14 +772,14 @@ TEST(LargePlans, OfSeveralGridsAreCutByRows) {
             const std::uint64_t statistics = static_cast<std::uint64_t>(length) * 2 * 2 * sizeof(float);
             for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{100} << 20, std::uint64_t{3} << 20}) {
                 const std::uint64_t most = limit ? limit : (std::uint64_t{1} << 30) + 4096; // for counters
-                const ForwardPlan forward = forward_of(plan, CallPart::whole, limit);
+                const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, limit);
                 ASSERT_TRUE(forward.parts);
                 EXPECT_LE(forward_bytes(plan, forward), most);
-                expect_sound(plan, CallPart::whole, forward);
+                expect_sound(plan, KeyScope::all_keys, forward);
                 expect_parts_in_order(forward.steps, plan.problem().queries, [](const auto &) { return true; });
-                const BackwardPlan backward = backward_of(plan, CallPart::whole, limit ? limit + statistics : 0);
+                const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, limit ? limit + statistics : 0);
                 EXPECT_LE(backward_bytes(plan, backward), most + statistics);
-                expect_sound(plan, CallPart::whole, backward);
+                expect_sound(plan, KeyScope::all_keys, backward);
                 for (const Side side : {Side::queries, Side::keys}) {
                     ASSERT_TRUE(backward.side_grids(side).parts);
                     expect_parts_in_order(backward.steps, window_of(plan.problem(), side),
@@ -802,8 +802,8 @@ TEST(LargePlans, ClearRowsBesideProducts) {
             problem.branches.front().order = order;
             const bool beside = dim <= 128;
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
-            const ForwardPlan forward = forward_of(plan, CallPart::whole, 0);
-            const BackwardPlan backward = backward_of(plan, CallPart::whole, 0);
+            const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, 0);
+            const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
             EXPECT_EQ(std::ranges::count(forward.steps, ForwardAction::clear_outputs, &ForwardStep::action), !beside);
             EXPECT_EQ(std::ranges::count_if(forward.steps, clears), beside);
             EXPECT_EQ(std::ranges::count(backward.steps, BackwardAction::clear_gradients, &BackwardStep::action),
@@ -812,8 +812,8 @@ TEST(LargePlans, ClearRowsBesideProducts) {
                 std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
             EXPECT_EQ(std::ranges::count_if(backward.steps, clears), beside ? launches : 0);
             EXPECT_EQ(backward.stored.has_value(), dim == 128);
-            expect_sound(plan, CallPart::whole, forward);
-            expect_sound(plan, CallPart::whole, backward);
+            expect_sound(plan, KeyScope::all_keys, forward);
+            expect_sound(plan, KeyScope::all_keys, backward);
         }
 }
 
@@ -831,9 +831,9 @@ TEST(LargePlans, StoreNoDsBesideMoreZeros) {
                                          .causal = causal,
                                          .dtype = ANNULUS_BFLOAT16};
                 const Plan plan(pattern_of(problem), plan_problem_of(problem));
-                const BackwardPlan backward = backward_of(plan, CallPart::whole, 0);
+                const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
                 EXPECT_EQ(backward.stored.has_value(), dilation < (causal ? 4 : 8));
-                expect_sound(plan, CallPart::whole, backward);
+                expect_sound(plan, KeyScope::all_keys, backward);
             }
 }
 
@@ -845,12 +845,12 @@ TEST(LargePlans, AreSplitOnARank) {
         annulus::Problem shard = plan_problem_of(problem);
         shard.queries = shard.keys = {0, 131101};
         const Plan plan(pattern_of(problem), shard);
-        const ForwardPlan forward = forward_of(plan, CallPart::own_keys, 0);
-        const BackwardPlan backward = backward_of(plan, CallPart::own_keys, 0);
+        const ForwardPlan forward = forward_of(plan, KeyScope::own_keys, 0);
+        const BackwardPlan backward = backward_of(plan, KeyScope::own_keys, 0);
         EXPECT_EQ(forward.grids.size(), 2U);
         EXPECT_TRUE(backward.queries.is_split && backward.keys.is_split);
-        expect_sound(plan, CallPart::own_keys, forward);
-        expect_sound(plan, CallPart::own_keys, backward);
+        expect_sound(plan, KeyScope::own_keys, forward);
+        expect_sound(plan, KeyScope::own_keys, backward);
         for (const auto &[what, grids] : {std::pair(GridResult::outputs, &forward.grids),
                                           {GridResult::query_gradients, &backward.queries.grids},
                                           {GridResult::key_gradients, &backward.keys.grids}}) {
@@ -868,15 +868,16 @@ TEST(LargePlans, AreCutInTwoOnARank) {
         for (int i = 0; i < count; ++i)
             problem.branches.push_back({.segment = 2048LL << 2 * i, .dilation = 1LL << 2 * i});
         annulus::Problem shard = plan_problem_of(problem);
-        EXPECT_EQ(forward_of(Plan(pattern_of(problem), shard), CallPart::whole, 0).grids.size(), count == 7 ? 2U : 3U);
+        EXPECT_EQ(forward_of(Plan(pattern_of(problem), shard), KeyScope::all_keys, 0).grids.size(),
+                  count == 7 ? 2U : 3U);
         shard.queries = shard.keys = {0, (1 << 23) + 101};
         const Plan plan(pattern_of(problem), shard);
-        const ForwardPlan forward = forward_of(plan, CallPart::own_keys, 0);
-        const BackwardPlan backward = backward_of(plan, CallPart::own_keys, 0);
+        const ForwardPlan forward = forward_of(plan, KeyScope::own_keys, 0);
+        const BackwardPlan backward = backward_of(plan, KeyScope::own_keys, 0);
         EXPECT_TRUE(is_split_part(forward));
         EXPECT_TRUE(backward.queries.is_split && backward.keys.is_split);
-        expect_sound(plan, CallPart::own_keys, forward);
-        expect_sound(plan, CallPart::own_keys, backward);
+        expect_sound(plan, KeyScope::own_keys, forward);
+        expect_sound(plan, KeyScope::own_keys, backward);
     }
 }
 
@@ -891,8 +892,8 @@ TEST(LargePlans, VisitNoRowsWithoutKeys) {
     sizes.keys = {131000 - 500, 500};
     sizes.queries = {131000, 131147};
     const Plan plan(pattern_of(problem), sizes);
-    const ForwardPlan forward = forward_of(plan, CallPart::other_keys, 0);
-    const BackwardPlan backward = backward_of(plan, CallPart::other_keys, 0);
+    const ForwardPlan forward = forward_of(plan, KeyScope::other_keys, 0);
+    const BackwardPlan backward = backward_of(plan, KeyScope::other_keys, 0);
     for (const std::vector<PlannedGrid> *grids : {&forward.grids, &backward.queries.grids}) {
         ASSERT_EQ(grids->size(), 1U);
         const SequenceGrid &sequence = grids->front().tiles.sequence;
@@ -900,8 +901,8 @@ TEST(LargePlans, VisitNoRowsWithoutKeys) {
         EXPECT_EQ(sequence.row_count, 15 * 9000 - 131000);
         EXPECT_FALSE(grids->front().is_complete);
     }
-    expect_sound(plan, CallPart::other_keys, forward);
-    expect_sound(plan, CallPart::other_keys, backward);
+    expect_sound(plan, KeyScope::other_keys, forward);
+    expect_sound(plan, KeyScope::other_keys, backward);
 }
 
 // A few branches reach far into other ranks' keys. Branches of short segments reach only the border.
@@ -919,16 +920,16 @@ TEST(LargePlans, AreSplitOverOtherKeys) {
     sizes.queries = {0, 35000};
     sizes.keys = {35000, 35000};
     const Plan plan(pattern_of(problem), sizes);
-    for (const CallPart part : {CallPart::other_keys, CallPart::last_keys}) {
-        const ForwardPlan forward = forward_of(plan, part, 0);
-        const BackwardPlan backward = backward_of(plan, part, 0);
+    for (const KeyScope scope : {KeyScope::other_keys, KeyScope::last_keys}) {
+        const ForwardPlan forward = forward_of(plan, scope, 0);
+        const BackwardPlan backward = backward_of(plan, scope, 0);
         for (const std::vector<PlannedGrid> *grids : {&forward.grids, &backward.queries.grids, &backward.keys.grids}) {
             ASSERT_EQ(grids->size(), 2U);
             EXPECT_LT(grids->front().tiles.sequence.row_count, 5792);
             EXPECT_EQ(grids->back().tiles.sequence.row_count, 35000);
         }
-        expect_sound(plan, part, forward);
-        expect_sound(plan, part, backward);
+        expect_sound(plan, scope, forward);
+        expect_sound(plan, scope, backward);
     }
 }
 
@@ -951,12 +952,12 @@ TEST(LargePlans, StoreDsOnARank) {
             annulus::Pattern visible = pattern_of(problem);
             visible.causal = false; // as rank_plan.hpp does
             const Plan others(visible, sizes);
-            for (const auto &[plan, part] : {std::pair(&own, CallPart::own_keys),
-                                             {&others, CallPart::other_keys},
-                                             {&others, CallPart::last_keys}}) {
-                const BackwardPlan backward = backward_of(*plan, part, 0);
+            for (const auto &[plan, part] : {std::pair(&own, KeyScope::own_keys),
+                                             {&others, KeyScope::other_keys},
+                                             {&others, KeyScope::last_keys}}) {
+                const BackwardPlan backward = backward_of(*plan, scope, 0);
                 EXPECT_TRUE(backward.stored);
-                expect_sound(*plan, part, backward);
+                expect_sound(*plan, scope, backward);
             }
         }
 }
@@ -980,15 +981,15 @@ TEST(LargePlans, TakeAnOrderMoreAlongACurve) {
                 Workspace orders;
                 for (int i = 0; i < (causal ? 2 : 1); ++i)
                     orders.take<int>(8192 + length % 8192);
-                const ForwardPlan forward = forward_of(along_curve, CallPart::whole, 0);
+                const ForwardPlan forward = forward_of(along_curve, KeyScope::all_keys, 0);
                 EXPECT_FALSE(forward.has_own_partial);
                 EXPECT_EQ(forward_bytes(along_curve, forward),
-                          forward_bytes(along_line, forward_of(along_line, CallPart::whole, 0)) + orders.used());
-                const BackwardPlan backward = backward_of(along_curve, CallPart::whole, 0);
+                          forward_bytes(along_line, forward_of(along_line, KeyScope::all_keys, 0)) + orders.used());
+                const BackwardPlan backward = backward_of(along_curve, KeyScope::all_keys, 0);
                 EXPECT_EQ(backward.stored.has_value(), dim == 128);
                 EXPECT_FALSE(backward.queries.has_own_partial || backward.keys.has_own_partial);
                 EXPECT_EQ(backward_bytes(along_curve, backward),
-                          backward_bytes(along_line, backward_of(along_line, CallPart::whole, 0)) + orders.used());
+                          backward_bytes(along_line, backward_of(along_line, KeyScope::all_keys, 0)) + orders.used());
                 expect_sound(curve);
             }
 }
@@ -1028,8 +1029,8 @@ TEST(LargePlans, StoreNoDsWhereRowsArePacked) {
                              .branches = {{.segment = 8192, .dilation = 4, .order = ANNULUS_ORDER_HILBERT}},
                              .dtype = ANNULUS_BFLOAT16};
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    EXPECT_TRUE(backward_of(plan, CallPart::whole, 0).stored);
-    const BackwardPlan packed = backward_of(plan, CallPart::whole, 0, true);
+    EXPECT_TRUE(backward_of(plan, KeyScope::all_keys, 0).stored);
+    const BackwardPlan packed = backward_of(plan, KeyScope::all_keys, 0, true);
     EXPECT_FALSE(packed.stored);
     EXPECT_TRUE(packed.queries.has_own_partial && packed.keys.has_own_partial);
     EXPECT_EQ(std::ranges::count(packed.steps, BackwardAction::pack_ranges, &BackwardStep::action), 2);
@@ -1041,8 +1042,8 @@ TEST(LargePlans, AreSound) {
     for (const bool causal : {false, true}) {
         const Problem with_split = large_split_problem(causal);
         const Plan split_plan(pattern_of(with_split), plan_problem_of(with_split));
-        EXPECT_TRUE(forward_of(split_plan, CallPart::whole, 0).parts);
-        EXPECT_TRUE(backward_of(split_plan, CallPart::whole, 0).queries.parts);
+        EXPECT_TRUE(forward_of(split_plan, KeyScope::all_keys, 0).parts);
+        EXPECT_TRUE(backward_of(split_plan, KeyScope::all_keys, 0).queries.parts);
         expect_sound(with_split);
         for (const std::int32_t kv_heads : {4, 2}) {
             const Problem with_stored = {.batch = 2,
@@ -1054,7 +1055,7 @@ TEST(LargePlans, AreSound) {
                                          .causal = causal,
                                          .dtype = ANNULUS_BFLOAT16};
             const Plan stored_plan(pattern_of(with_stored), plan_problem_of(with_stored));
-            EXPECT_TRUE(backward_of(stored_plan, CallPart::whole, 0).stored);
+            EXPECT_TRUE(backward_of(stored_plan, KeyScope::all_keys, 0).stored);
             expect_sound(with_stored);
         }
     }

@@ -17,7 +17,6 @@ class Mma {
 
     // `device` must be one for which refusal() is null.
     Mma(const CudaDevice &device, bool allow_tf32) : capacity_(*capacity_of(device)), allow_tf32_(allow_tf32) {}
-    static const Engine &engine() { return mma_engine; }
 
     // Returns why there are no kernels for a problem, or null if there are.
     static const char *refusal(const Problem &problem, annulus_pass pass, const CudaDevice &device) {

@@ -28,9 +28,9 @@ bool may_write_rows(const Problem &problem, Side side) {
 }
 
 // Plans the call without split branches and without stored dS.
-BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids, const BackwardShapes &shapes) {
+BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes) {
     const Problem &problem = plan.problem();
-    const bool is_whole = part == CallPart::whole;
+    const bool is_whole = scope == KeyScope::all_keys;
     BackwardPlan result;
     result.queries.grids = std::move(grids.queries);
     result.keys.grids = std::move(grids.keys);
@@ -39,23 +39,23 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids, co
         const bool may_write = may_write_rows(problem, which);
         const bool has_results = which == Side::keys || !problem.gradients.only_v;
         side.has_own_partial = is_whole && has_results && (!may_write || share_partial_results(side.grids));
-        side.finishes = may_write && finishes_rows(part, side.grids);
+        side.finishes = may_write && finishes_rows(scope, side.grids);
         if (side.finishes)
             set_rows_left_partial(grids_of(which), side.grids);
     }
-    write_steps(plan, part, shapes, result);
+    write_steps(plan, scope, shapes, result);
     return result;
 }
 
 // Changes `result` to store dS, if there is room for it.
-void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shapes, int multiprocessors,
+void try_storing_ds(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, int multiprocessors,
                     std::uint64_t limit, BackwardPlan &result) {
     const std::size_t used = backward_bytes(plan, result);
     BackwardPlan storing = result;
     SideGrids &keys = storing.keys;
-    const bool sums_keys = part != CallPart::whole || keys.has_own_partial;
+    const bool sums_keys = scope != KeyScope::all_keys || keys.has_own_partial;
     storing.stored = plan_stored_ds(
-        plan.problem(), part, result.queries.grids, keys.grids, sums_keys, shapes, multiprocessors,
+        plan.problem(), scope, result.queries.grids, keys.grids, sums_keys, shapes, multiprocessors,
         limit == 0 && shapes.storing == StoringKernels::one ? tuning::usual_room_for_ds : room_within(limit, used));
     if (!storing.stored)
         return;
@@ -69,7 +69,7 @@ void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shape
         std::ranges::any_of(result.steps, [](const BackwardStep &step) { return step.launch.clears.parts > 0; });
     if (clears_beside && zeros_outweigh_ds(plan.problem(), result.keys.grids.front().tiles, *storing.stored))
         return;
-    write_steps(plan, part, shapes, storing);
+    write_steps(plan, scope, shapes, storing);
     if (limit == 0 || backward_bytes(plan, storing) <= limit) // the counters may need too much memory
         result = std::move(storing);
 }
@@ -82,7 +82,7 @@ bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocess
         if (!may_write_rows(plan.problem(), which))
             continue;
         std::optional<BranchSplit> split = split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which),
-                                                          multiprocessors, max_grids(CallPart::own_keys));
+                                                          multiprocessors, max_grids(KeyScope::own_keys));
         if (!split)
             continue;
         side.is_split = side.finishes = true;
@@ -90,7 +90,7 @@ bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocess
     }
     if (!result.queries.is_split && !result.keys.is_split)
         return false;
-    write_steps(plan, CallPart::own_keys, shapes, result);
+    write_steps(plan, KeyScope::own_keys, shapes, result);
     return true;
 }
 
@@ -135,7 +135,7 @@ bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiproc
         }
         if (!splitting.queries.parts && !splitting.keys.parts)
             return false;
-        write_steps(plan, CallPart::whole, shapes, splitting);
+        write_steps(plan, KeyScope::all_keys, shapes, splitting);
         const std::size_t bytes = backward_bytes(plan, splitting);
         if (limit == 0 || bytes <= limit || takes_least) {
             result = std::move(splitting);
@@ -159,9 +159,9 @@ BackwardGrids make_backward_grids(const SequencePlans &plans, const BackwardShap
     return grids;
 }
 
-BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, const BackwardShapes &shapes,
+BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes,
                            int multiprocessors, std::uint64_t limit) {
-    if (is_of_other_keys(part)) {
+    if (has_other_keys(scope)) {
         const auto split = [&](Side which, std::vector<PlannedGrid> &side_grids) {
             split_ranges_elsewhere(side_grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
         };
@@ -170,16 +170,16 @@ BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids,
     }
     if (plan.problem().gradients.only_v)
         grids.queries.clear();
-    BackwardPlan result = plan_grids(plan, part, std::move(grids), shapes);
+    BackwardPlan result = plan_grids(plan, scope, std::move(grids), shapes);
     if (are_over_sequences(result.keys.grids))
         return result;
     bool is_split = false;
-    if (part == CallPart::whole)
+    if (scope == KeyScope::all_keys)
         is_split = plan.problem().gradients.are_plain() && try_splitting(plan, shapes, multiprocessors, limit, result);
-    else if (part == CallPart::own_keys)
+    else if (scope == KeyScope::own_keys)
         is_split = split_part(plan, shapes, multiprocessors, result);
     if (!is_split && shapes.storing != StoringKernels::none && !plan.problem().gradients.only_v)
-        try_storing_ds(plan, part, shapes, multiprocessors, limit, result);
+        try_storing_ds(plan, scope, shapes, multiprocessors, limit, result);
     return result;
 }
 

@@ -68,7 +68,7 @@ struct BackwardPlan {
     std::optional<StoredDsParts> stored;
     std::vector<RowSequence> rows; // of several sequences, if rows may be recomputed
     std::vector<BackwardStep> steps;
-    std::size_t first_of_rest = 0; // PreparedCall::run_rest() runs the steps from this one on
+    std::size_t first_of_rest = 0; // Executable::run_rest() runs the steps from this one on
 
     // Returns the number of counters of a launch: one for tiles taken. A launch that stores and multiplies dS also
     // counts what is done (StoredDs::done).
@@ -90,7 +90,7 @@ BackwardGrids make_backward_grids(const SequencePlans &plans, const BackwardShap
 // Plans a whole call or a part of it. Branches may be split: of a whole call if all gradients are plain, and of the
 // part with the own keys. dS may be stored if branches are not split, the kernels can do it and the limit leaves room
 // for it. The limit is in bytes (0: none).
-BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, const BackwardShapes &shapes,
+BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes,
                            int multiprocessors, std::uint64_t limit);
 
 struct BackwardMemory {

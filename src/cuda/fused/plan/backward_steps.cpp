@@ -11,11 +11,11 @@ namespace {
 // Writes the list of steps of a plan.
 class StepWriter {
   public:
-    StepWriter(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result)
-        : plan_(plan), problem_(plan.problem()), part_(part), shapes_(shapes), result_(result) {}
+    StepWriter(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, BackwardPlan &result)
+        : plan_(plan), problem_(plan.problem()), scope_(scope), shapes_(shapes), result_(result) {}
 
     void write() {
-        if (!is_of_other_keys(part_))
+        if (!has_other_keys(scope_))
             add({BackwardAction::find_lse_delta});
         if (result_.stored) {
             find_orders(Side::keys);
@@ -25,16 +25,16 @@ class StepWriter {
                 write_stored_ds();
             write_end({Side::queries, Side::keys});
             // run_rest() has the last launch, which multiplies dS.
-            result_.first_of_rest = result_.steps.size() - (is_of_other_keys(part_) ? 1 : 0);
+            result_.first_of_rest = result_.steps.size() - (has_other_keys(scope_) ? 1 : 0);
             return;
         }
         std::vector<Side> sides{Side::queries, Side::keys};
         if (problem_.gradients.only_v)
             sides = {Side::keys};
-        else if (is_of_other_keys(part_)) // other ranks wait for the gradients of their keys; no rank waits for the
-                                          // gradients of the own queries
+        else if (has_other_keys(scope_)) // other ranks wait for the gradients of their keys; no rank waits for the
+                                         // gradients of the own queries
             sides = {Side::keys, Side::queries};
-        if (part_ == CallPart::whole || sides.size() == 1) {
+        if (scope_ == KeyScope::all_keys || sides.size() == 1) {
             find_orders(Side::keys);
             for (const Side side : sides)
                 write_gradients(side);
@@ -79,7 +79,7 @@ class StepWriter {
             launch(Side::keys, what, key_launch);
     }
 
-    bool has_partial(const SideGrids &side) const { return part_ != CallPart::whole || side.has_own_partial; }
+    bool has_partial(const SideGrids &side) const { return scope_ != KeyScope::all_keys || side.has_own_partial; }
 
     // True if rows reach the caller's tensors only by way of partial results.
     bool is_all_partial(const SideGrids &side) const { return has_partial(side) && !side.finishes; }
@@ -89,7 +89,7 @@ class StepWriter {
     bool prepare(Side which, bool launches_clear) {
         const SideGrids &side = result_.side_grids(which);
         // The gradients of keys of another rank are set by each part.
-        const bool sets = !is_of_other_keys(part_) || which == Side::keys;
+        const bool sets = !has_other_keys(scope_) || which == Side::keys;
         if (!sets || launches_clear ||
             (!side.grids.empty() && (side.grids.front().is_complete || (side.parts && !result_.stored))))
             return sets;
@@ -100,7 +100,7 @@ class StepWriter {
     // True if the launches of a side clear the rows that they leave out.
     bool launches_clear(Side which) const {
         const SideGrids &side = result_.side_grids(which);
-        return part_ == CallPart::whole && !side.has_own_partial &&
+        return scope_ == KeyScope::all_keys && !side.has_own_partial &&
                clears_beside(problem_, side.grids, shape_of(shapes_, which), window_of(problem_, which).length) &&
                !side.grids.front().is_complete;
     }
@@ -227,7 +227,7 @@ class StepWriter {
                               Gradients::all_storing_d_s,
                               destination(result_.queries, sets_queries),
                               turns.all()};
-            if (is_of_other_keys(part_) && i == count - 1) {
+            if (has_other_keys(scope_) && i == count - 1) {
                 step.turns = turns.until_keys_end();
                 add(step);
                 step.turns = turns.after_keys();
@@ -254,10 +254,10 @@ class StepWriter {
     // Ends the work on these sides: writes the call's own partial results to the caller's tensors, and recomputes the
     // rows that a hidden NaN or infinity has reached.
     void write_end(const std::vector<Side> &sides) {
-        const bool recomputes = plan_.causal() && !is_of_other_keys(part_);
+        const bool recomputes = plan_.causal() && !has_other_keys(scope_);
         // Rows to which other results are added later cannot be repaired in the caller's tensors. So they are repaired
         // in the partial results. Rows that have no partial results are recomputed there, too, but not used.
-        const bool in_partial = part_ == CallPart::own_keys || !problem_.gradients.are_plain();
+        const bool in_partial = scope_ == KeyScope::own_keys || !problem_.gradients.are_plain();
         for (const Side side : sides)
             if (recomputes && in_partial)
                 add({BackwardAction::recompute_partial, side});
@@ -273,17 +273,17 @@ class StepWriter {
 
     const Plan &plan_;
     const Problem &problem_;
-    const CallPart part_;
+    const KeyScope scope_;
     const BackwardShapes &shapes_;
     BackwardPlan &result_;
 };
 
 } // namespace
 
-void write_steps(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result) {
+void write_steps(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, BackwardPlan &result) {
     result.steps.clear();
     result.first_of_rest = 0;
-    StepWriter(plan, part, shapes, result).write();
+    StepWriter(plan, scope, shapes, result).write();
 }
 
 } // namespace annulus

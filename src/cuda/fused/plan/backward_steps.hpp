@@ -7,6 +7,6 @@
 namespace annulus {
 
 // Sets `steps` and `first_of_rest` of `result` from its other members.
-void write_steps(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result);
+void write_steps(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, BackwardPlan &result);
 
 } // namespace annulus

@@ -25,17 +25,17 @@ void let_launches_begin_early(std::vector<ForwardStep> &steps) {
             steps[i].action == ForwardAction::attend && steps[i - 1].action == ForwardAction::attend;
 }
 
-ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, const KernelShape &shape) {
+ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid> grids, const KernelShape &shape) {
     ForwardPlan result;
     result.grids = std::move(grids);
-    result.has_own_partial = part == CallPart::whole && share_partial_results(result.grids);
-    const bool has_partial = part != CallPart::whole || result.has_own_partial;
-    const bool finishes = finishes_rows(part, result.grids);
+    result.has_own_partial = scope == KeyScope::all_keys && share_partial_results(result.grids);
+    const bool has_partial = scope != KeyScope::all_keys || result.has_own_partial;
+    const bool finishes = finishes_rows(scope, result.grids);
     // The last launch finishes its rows: every row that meets other keys has been left as a partial result.
-    const bool finishes_last = part == CallPart::last_keys && !result.grids.empty() && !result.grids.back().curve;
+    const bool finishes_last = scope == KeyScope::last_keys && !result.grids.empty() && !result.grids.back().curve;
     if (finishes)
         set_rows_left_partial(GridResult::outputs, result.grids);
-    bool sets = !is_of_other_keys(part); // whether the next launch sets its rows
+    bool sets = !has_other_keys(scope); // whether the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
     ClearedPart clears;
     if (sets && (result.grids.empty() || !result.grids.front().is_complete)) {
@@ -64,7 +64,7 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     } else if (!has_partial || finishes) {
         add_recomputing(steps, plan, ForwardAction::recompute_outputs);
     }
-    if (part == CallPart::own_keys)
+    if (scope == KeyScope::own_keys)
         add_recomputing(steps, plan, ForwardAction::recompute_partial_outputs);
     let_launches_begin_early(steps);
     return result;
@@ -101,18 +101,18 @@ ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const S
 
 } // namespace
 
-ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, const KernelShape &shape,
+ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGrid> grids, const KernelShape &shape,
                          int multiprocessors, std::uint64_t limit) {
     const Problem &problem = plan.problem();
     std::optional<BranchSplit> split;
-    if (is_of_other_keys(part))
+    if (has_other_keys(scope))
         split_ranges_elsewhere(grids, plan, GridResult::outputs, shape, multiprocessors);
     else if (!are_over_sequences(grids))
-        split = split_branches(grids, plan, GridResult::outputs, shape, multiprocessors, max_grids(part));
-    if (split && part == CallPart::own_keys)
+        split = split_branches(grids, plan, GridResult::outputs, shape, multiprocessors, max_grids(scope));
+    if (split && scope == KeyScope::own_keys)
         return plan_split_part(plan, std::move(split->grids));
-    ForwardPlan result = plan_grids(plan, part, std::move(grids), shape);
-    if (!split || part != CallPart::whole)
+    ForwardPlan result = plan_grids(plan, scope, std::move(grids), shape);
+    if (!split || scope != KeyScope::all_keys)
         return result;
     const SplitRows rows{static_cast<int>(problem.batch), problem.heads, static_cast<int>(problem.queries.length),
                          split->partial_stride(problem.heads),

@@ -13,8 +13,8 @@ bool share_partial_results(const std::vector<PlannedGrid> &grids) {
     return grids.size() > 1 || (!grids.empty() && grids.front().is_packed);
 }
 
-bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids) {
-    return part == CallPart::own_keys && grids.size() == 1 && !grids.front().curve;
+bool finishes_rows(KeyScope scope, const std::vector<PlannedGrid> &grids) {
+    return scope == KeyScope::own_keys && grids.size() == 1 && !grids.front().curve;
 }
 
 void set_rows_left_partial(GridResult what, std::vector<PlannedGrid> &grids) {

@@ -39,7 +39,7 @@ bool share_partial_results(const std::vector<PlannedGrid> &grids);
 
 // True if the launch over a call's own keys finishes the rows that meet no other keys. One grid in linear order can do
 // that.
-bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids);
+bool finishes_rows(KeyScope scope, const std::vector<PlannedGrid> &grids);
 // Sets in the only one of `grids` which rows it leaves as partial results.
 void set_rows_left_partial(GridResult what, std::vector<PlannedGrid> &grids);
 
@@ -95,8 +95,8 @@ inline constexpr Launch split_part_launches[] = {{0, {}, Destination::set_partia
                                                  {1, {}, Destination::outputs_or_partial_with_partial}};
 
 // Returns how many grids may share the branches of a call, or of the part with its own keys.
-constexpr std::size_t max_grids(CallPart part) {
-    return part == CallPart::own_keys ? std::size(split_part_launches) : std::numeric_limits<std::size_t>::max();
+constexpr std::size_t max_grids(KeyScope scope) {
+    return scope == KeyScope::own_keys ? std::size(split_part_launches) : std::numeric_limits<std::size_t>::max();
 }
 
 // Calls use(launch) for the launches of a split grid of a whole call, part after part. A head has the rows of `window`.

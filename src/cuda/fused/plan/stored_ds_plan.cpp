@@ -107,7 +107,7 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
 // Plans one kernel that stores and multiplies dS, in the fewest passes that fit into memory. Several passes need
 // partial results of keys. If the call has none, they are made for some heads at a time. With fewer than
 // `fewest_queries` row blocks of queries in a pass, computing dS twice would be faster.
-std::optional<StoredDsParts> plan_passes(const Problem &problem, CallPart part, StoredDsParts parts, bool sums_keys,
+std::optional<StoredDsParts> plan_passes(const Problem &problem, KeyScope scope, StoredDsParts parts, bool sums_keys,
                                          int row_blocks_of_tile, int multiprocessors, std::size_t bytes) {
     constexpr int fewest_queries = tuning::min_pass_queries / row_block_rows;
     const int queries = parts.layout.queries;
@@ -131,7 +131,7 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, CallPart part, 
         if (sum_bytes >= bytes)
             return std::nullopt;
         if (const std::optional<StoredTurns> turns =
-                find_turns(parts, row_blocks_of_tile, multiprocessors, is_of_other_keys(part), bytes - sum_bytes)) {
+                find_turns(parts, row_blocks_of_tile, multiprocessors, has_other_keys(scope), bytes - sum_bytes)) {
             parts.layout.turns = *turns;
             parts.layout.cells = turns->cells_of_group.value * turns->groups_in_memory.value;
             return parts;
@@ -142,7 +142,7 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, CallPart part, 
 
 } // namespace
 
-std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart part,
+std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope scope,
                                             const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, bool sums_keys,
                                             const BackwardShapes &shapes, int multiprocessors, std::size_t bytes) {
@@ -159,7 +159,7 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart par
     parts.layout.keys = row_blocks(problem.keys);
     parts.layout.is_triangular = tiles.causal && problem.queries == problem.keys;
     if (shapes.storing == StoringKernels::one)
-        return plan_passes(problem, part, parts, sums_keys, shapes.keys.row_blocks, multiprocessors, bytes);
+        return plan_passes(problem, scope, parts, sums_keys, shapes.keys.row_blocks, multiprocessors, bytes);
     auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
     if (room == 0)
         return std::nullopt;

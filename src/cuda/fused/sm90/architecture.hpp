@@ -17,7 +17,6 @@ struct Sm90 {
     using BackwardParams = annulus::BackwardParams;
 
     Sm90(const CudaDevice &, bool) {}
-    static const Engine &engine() { return fused_engine; }
     static const char *refusal(const Problem &problem, annulus_pass, const CudaDevice &device) {
         if (device.compute_capability() != 90)
             return "it needs a GPU of compute capability 9.0";

@@ -25,7 +25,7 @@ class OneRank : public testing::Test {
         check(call.forward(context_.get()));
         check(call.backward(context_.get()));
     }
-    int prepared() const { return context_->calls.count(); }
+    int prepared() const { return context_->executables.count(); }
 
     const Config config_ = make_config(problem_of(1), {});
     const Context context_ = make_context(config_.get(), 1);
@@ -52,9 +52,8 @@ TEST_F(OneRank, KeepsTheProblemsOfLateCalls) {
     for (int i = 0; i < kept - 1; ++i)
         both_passes(150 + i);
     EXPECT_EQ(prepared(), 2 * kept);
-    const WholeCalls *const first = &context_->whole_calls({{ANNULUS_FLOAT32, 1, 50, 2, 2, 8, {0, 50}, {0, 50}}, {}},
-                                                           context_->setting().limits); // that of both_passes(50)
-    EXPECT_EQ(first->prepared(), 2);
+    const CallProblem first{{ANNULUS_FLOAT32, 1, 50, 2, 2, 8, {0, 50}, {0, 50}}, {}}; // the one of both_passes(50)
+    EXPECT_EQ(context_->plan_alone(first, context_->setting().limits).executables.count(), 2);
 }
 
 TEST_F(OneRank, EstimatesAndCallsShareAPlan) {
@@ -95,7 +94,7 @@ TEST(SeveralRanks, PrepareAProblemOnce) {
             check(call.forward(context.get()));
             check(call.backward(context.get()));
         }
-        counts[index] = context->calls.count();
+        counts[index] = context->executables.count();
     });
     EXPECT_EQ(counts, std::vector<int>({2, 2}));
 }

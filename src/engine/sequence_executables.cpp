@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/sequence_calls.hpp"
+#include "engine/sequence_executables.hpp"
 
 #include "core/dtype_number.hpp"
 
@@ -37,22 +37,22 @@ void take_statistic(const annulus_tensor *&tensor, annulus_tensor &view, std::in
     tensor = &view;
 }
 
-class OneByOne final : public PreparedCall {
+class OneByOne final : public Executable {
   public:
     OneByOne(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits,
-             std::vector<std::unique_ptr<PreparedCall>> calls)
+             std::vector<std::unique_ptr<Executable>> calls)
         : engine_(engine), plans_(plans), pass_(pass), device_(device), limits_(limits), calls_(std::move(calls)) {}
 
     std::size_t workspace_bytes() const override {
         std::size_t most = 0;
-        for (const std::unique_ptr<PreparedCall> &call : calls_)
+        for (const std::unique_ptr<Executable> &call : calls_)
             most = std::max(most, call->workspace_bytes());
         return most;
     }
 
     std::int64_t row_alignment() const override {
         std::int64_t most = 1;
-        for (const std::unique_ptr<PreparedCall> &call : calls_)
+        for (const std::unique_ptr<Executable> &call : calls_)
             most = std::max(most, call->row_alignment());
         return most;
     }
@@ -81,7 +81,7 @@ class OneByOne final : public PreparedCall {
     const annulus_pass pass_;
     Device &device_;
     const Limits limits_;
-    const std::vector<std::unique_ptr<PreparedCall>> calls_; // of the plans
+    const std::vector<std::unique_ptr<Executable>> calls_; // of the plans
 };
 
 } // namespace
@@ -110,12 +110,12 @@ SequenceTensors::SequenceTensors(const CallTensors &tensors, annulus_pass pass, 
 
 Preparation prepare_one_by_one(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,
                                const Limits &limits) {
-    std::vector<std::unique_ptr<PreparedCall>> calls;
+    std::vector<std::unique_ptr<Executable>> calls;
     for (const Plan &plan : plans.plans()) {
-        Preparation prepared = engine.prepare(plan, pass, CallPart::whole, device, limits);
+        Preparation prepared = engine.prepare(plan, pass, KeyScope::all_keys, device, limits);
         if (prepared.refusal)
             return prepared;
-        calls.push_back(std::move(prepared.call));
+        calls.push_back(std::move(prepared.executable));
     }
     return {std::make_unique<OneByOne>(engine, plans, pass, device, limits, std::move(calls))};
 }
@@ -123,7 +123,7 @@ Preparation prepare_one_by_one(const Engine &engine, const SequencePlans &plans,
 Preparation prepare_sequences(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,
                               const Limits &limits) {
     if (plans.is_one())
-        return engine.prepare(plans.plans().front(), pass, CallPart::whole, device, limits);
+        return engine.prepare(plans.plans().front(), pass, KeyScope::all_keys, device, limits);
     return engine.prepare_sequences ? engine.prepare_sequences(plans, pass, device, limits)
                                     : prepare_one_by_one(engine, plans, pass, device, limits);
 }

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The entries of the engines `fused` and `mma`, of which a plugin has those that it was built for.
+#pragma once
+
+#include "engine/engine.hpp"
+
+namespace annulus {
+
+extern const Engine fused_engine; // compute capability 9.0
+extern const Engine mma_engine;   // GPUs with tensor cores
+
+} // namespace annulus

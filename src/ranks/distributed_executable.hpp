@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's executable of a call over several ranks. It runs the sequences that the rank has alone, then one by one
+// the sequences that it shares, which all ranks take in the same order.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "ranks/message_copier.hpp"
+#include "ranks/rank_plans.hpp"
+#include "ranks/shared_sequence.hpp"
+#include "transport/transport.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace annulus {
+
+// How a rank reaches the other ranks. Both are null if an executable is prepared only to be asked about.
+struct RankLinks {
+    Transport *transport = nullptr;
+    MessageCopier *copier = nullptr;
+};
+
+// Prepares an executable over several ranks. `plans`, `device` and what `links` points to outlive it. Throws
+// Error(ANNULUS_ERROR_UNSUPPORTED) if the engine has no key scopes, even for a rank that shares no sequence: whether it
+// does depends on the sequences of a call.
+Preparation prepare_distributed(const RankPlans &plans, annulus_pass pass, const Engine &engine, Device &device,
+                                const Limits &limits, const RankLinks &links);
+
+class DistributedExecutable final : public Executable {
+  public:
+    DistributedExecutable(const RankPlans &plans, annulus_pass pass, const Engine &engine, Device &device,
+                          const Limits &limits, const RankLinks &links);
+
+    // Returns why the engine cannot serve the plans; null if it can.
+    const char *refusal() const;
+
+    std::size_t workspace_bytes() const override;
+    const char *tensor_refusal(const CallTensors &tensors) const override;
+    std::int64_t row_alignment() const override;
+    // Lets the transport make room for the messages.
+    void reserve(void *stream) override;
+    void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override;
+
+  private:
+    const RankPlans &plans_;
+    const annulus_pass pass_;
+    const Engine &engine_;
+    Device &device_;
+    const Limits limits_;
+    const RankLinks links_;
+    Preparation own_; // over the sequences that the rank has alone
+    std::deque<SharedSequence> shared_;
+    std::vector<std::size_t> sent_bytes_; // [ranks], as SharedSequence::sent_bytes()
+};
+
+} // namespace annulus

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/shard_executable.hpp"
+
+#include "core/dtype_number.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace annulus {
+
+ShardExecutable::ShardExecutable(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
+                                 const Limits &limits)
+    : plan_(plan), pass_(pass), device_(device) {
+    if (plan.local().problem().queries.length == 0)
+        return;
+    if (!plan.communicates()) {
+        prepare(plan.local(), KeyScope::all_keys, engine, limits);
+        return;
+    }
+    Workspace ledger;
+    memory_.book(ledger, plan, pass);
+    const std::size_t memory_bytes = ledger.used();
+    const Limits left = limits.without(memory_bytes);
+    prepare(plan.local(), KeyScope::own_keys, engine, left);
+    std::size_t messages = 0;
+    for (const RoundMemory &round : memory_.rounds)
+        messages += round.received.size();
+    for (const RoundMemory &round : memory_.rounds)
+        for (const ReceiveSlots &slots : round.received)
+            prepare(plan.remote(*slots.message), --messages == 0 ? KeyScope::last_keys : KeyScope::other_keys, engine,
+                    left);
+    bytes_ += memory_bytes;
+}
+
+// The executables share a workspace: the later ones read what the first one leaves there, such as O . dO of the
+// queries.
+void ShardExecutable::prepare(const Plan &plan, KeyScope scope, const Engine &engine, const Limits &limits) {
+    if (refusal_)
+        return;
+    Preparation prepared = engine.prepare(plan, pass_, scope, device_, limits);
+    refusal_ = prepared.refusal;
+    if (refusal_)
+        return;
+    bytes_ = std::max(bytes_, prepared.executable->workspace_bytes());
+    executables_.push_back(std::move(prepared.executable));
+}
+
+const char *ShardExecutable::tensor_refusal(const CallTensors &tensors) const {
+    return executables_.empty() ? nullptr : executables_.front()->tensor_refusal(tensors);
+}
+
+ShardRun::ShardRun(ShardExecutable &shard, const CallTensors &tensors, void *workspace, void *stream, void *comm_stream,
+                   MessageCopier &copier)
+    : shard_(shard), problem_(shard.plan_.local().problem()), tensors_(tensors), copier_(copier), workspace_(workspace),
+      stream_(stream), comm_(comm_stream) {
+    if (rounds() == 0)
+        return;
+    Workspace own(workspace);
+    shard.memory_.book(own, shard.plan_, shard.pass_);
+    engine_workspace_ = workspace ? static_cast<std::byte *>(workspace) + own.used() : nullptr;
+}
+
+void ShardRun::attend_to_own_keys() {
+    if (shard_.executables_.empty())
+        return;
+    if (rounds() == 0)
+        return shard_.executables_.front()->run(tensors_, {}, workspace_, stream_);
+    shard_.executables_.front()->run(tensors_, shard_.memory_.own, engine_workspace_, stream_);
+    next_executable_ = 1;
+}
+
+CallTensors ShardRun::received_tensors(const ReceiveSlots &slots) const {
+    CallTensors arrived = tensors_;
+    arrived.k = slots_tensor(*slots.message, slots.rows.first());
+    arrived.v = slots_tensor(*slots.message, slots.rows.second());
+    return arrived;
+}
+
+// The executables share a workspace, so only the round's last one may leave work for later.
+void ShardRun::attend_to_received_keys(std::size_t round) {
+    for (const ReceiveSlots &slots : shard_.memory_.rounds[round].received) {
+        Executable &executable = *shard_.executables_[next_executable_++];
+        const CallTensors arrived = received_tensors(slots);
+        const PartialResults partial = shard_.memory_.partial_results(slots);
+        executable.run(arrived, partial, engine_workspace_, stream_);
+        if (&slots != &shard_.memory_.rounds[round].received.back())
+            executable.run_rest(arrived, partial, engine_workspace_, stream_);
+    }
+}
+
+void ShardRun::finish_received_keys(std::size_t round) {
+    const std::vector<ReceiveSlots> &received = shard_.memory_.rounds[round].received;
+    if (!received.empty())
+        shard_.executables_[next_executable_ - 1]->run_rest(received_tensors(received.back()),
+                                                            shard_.memory_.partial_results(received.back()),
+                                                            engine_workspace_, stream_);
+}
+
+void ShardRun::finish_own_keys() {
+    if (rounds() > 0)
+        shard_.executables_.front()->run_rest(tensors_, shard_.memory_.own, engine_workspace_, stream_);
+}
+
+void ShardRun::write_outputs() {
+    if (rounds() > 0)
+        shard_.executables_.front()->finish(tensors_, shard_.memory_.own, stream_);
+}
+
+RowView ShardRun::own_rows(const annulus_tensor &tensor) const {
+    return {tensor.data, tensor.stride[0], tensor.stride[2], tensor.stride[1], problem_.keys.start, 1};
+}
+
+// Returns a view of rows that lie [B, G, rows, D].
+RowView ShardRun::packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const {
+    const std::int64_t d = problem_.head_dim;
+    return {data, problem_.kv_heads * rows * d, rows * d, d, start, stride};
+}
+
+RowView ShardRun::slot_rows(const Message &message, std::byte *data) const {
+    return packed_rows(data, message.slots(), message.keys.start, message.stride);
+}
+
+RowView ShardRun::own_gradients(void *data) const {
+    return packed_rows(data, problem_.keys.length, problem_.keys.start, 1);
+}
+
+annulus_tensor ShardRun::slots_tensor(const Message &message, std::byte *data) const {
+    const std::int64_t slots = message.slots(), d = problem_.head_dim, g = problem_.kv_heads;
+    return {data, problem_.dtype, 4, {problem_.batch, slots, g, d}, {g * slots * d, d, slots * d, 1}};
+}
+
+// Packs, unpacks or adds between the wire and the rows of two tensors, or of the second tensor alone.
+void ShardRun::copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer, annulus_dtype dtype,
+                    const RowView &first, const RowView &second) {
+    RowMove move{buffer.message,
+                 buffer.table,
+                 dtype,
+                 problem_.batch,
+                 problem_.head_dim,
+                 buffer.wire.tensors,
+                 {{{second, buffer.wire.second()}}}};
+    if (move.tensors == 2)
+        move.tensor_ends = {{{first, buffer.wire.first()}, {second, buffer.wire.second()}}};
+    (copier_.*way)(move, comm_);
+}
+
+namespace {
+
+const WireBuffer *buffer_of(const std::vector<WireBuffer> &buffers, const Message &message) {
+    const auto found = std::find_if(buffers.begin(), buffers.end(),
+                                    [&](const WireBuffer &buffer) { return buffer.message == &message; });
+    return found == buffers.end() ? nullptr : &*found;
+}
+
+} // namespace
+
+ShardTransfer ShardRun::make_transfer(const Message &message, const RowPair &pair) {
+    return {&message, pair.memory, pair.total_bytes()};
+}
+
+const RowPair &ShardExecutable::returning_gradients(std::size_t round, const ReceiveSlots &slots) const {
+    const WireBuffer *const buffer = buffer_of(memory_.rounds[round].returning, *slots.message);
+    return buffer ? buffer->wire : slots.gradients;
+}
+
+void ShardRun::list_rows(std::size_t i, ShardBatch &batch) {
+    const RoundMemory &round = shard_.memory_.rounds[i];
+    copier_.fill(round.tables, shard_.plan_.local(), comm_);
+    for (const WireBuffer &buffer : round.leaving) {
+        ShardTransfer &send = batch.sends.emplace_back(make_transfer(*buffer.message, buffer.wire));
+        send.sender = this;
+        send.buffer = &buffer;
+    }
+    for (const ReceiveSlots &slots : round.received) {
+        const WireBuffer *buffer = buffer_of(round.arriving, *slots.message);
+        batch.receives.push_back(make_transfer(*slots.message, buffer ? buffer->wire : slots.rows));
+    }
+}
+
+void ShardRun::list_gradients(std::size_t i, ShardBatch &batch) {
+    const RoundMemory &round = shard_.memory_.rounds[i];
+    copier_.fill(round.tables_of_gradients, shard_.plan_.local(), comm_);
+    for (const ReceiveSlots &slots : round.received) {
+        ShardTransfer &send =
+            batch.sends.emplace_back(make_transfer(*slots.message, shard_.returning_gradients(i, slots)));
+        send.sender = this;
+        send.buffer = buffer_of(round.returning, *slots.message);
+        send.slots = &slots;
+    }
+    for (const WireBuffer &buffer : round.returned)
+        batch.receives.push_back(make_transfer(*buffer.message, buffer.wire));
+}
+
+void ShardRun::write(const ShardTransfer &send) {
+    if (!send.buffer) { // gradients that leave as they lie
+        if (send.data != send.slots->gradients.memory)
+            shard_.device_.copy(send.data, send.slots->gradients.memory, send.bytes, comm_);
+        return;
+    }
+    WireBuffer buffer = *send.buffer;
+    buffer.wire.memory = send.data;
+    if (send.slots)
+        copy(&MessageCopier::pack, buffer, sum_dtype(problem_.dtype),
+             slot_rows(*send.message, send.slots->gradients.first()),
+             slot_rows(*send.message, send.slots->gradients.second()));
+    else
+        copy(&MessageCopier::pack, buffer, problem_.dtype, own_rows(tensors_.k), own_rows(tensors_.v));
+}
+
+void ShardRun::unpack_rows(std::size_t i) {
+    const RoundMemory &round = shard_.memory_.rounds[i];
+    for (const ReceiveSlots &slots : round.received)
+        if (const WireBuffer *buffer = buffer_of(round.arriving, *slots.message))
+            copy(&MessageCopier::unpack, *buffer, problem_.dtype, slot_rows(*slots.message, slots.rows.first()),
+                 slot_rows(*slots.message, slots.rows.second()));
+}
+
+void ShardRun::add_gradients(std::size_t i) {
+    for (const WireBuffer &buffer : shard_.memory_.rounds[i].returned)
+        copy(&MessageCopier::add, buffer, sum_dtype(problem_.dtype), own_gradients(shard_.memory_.own.d_k),
+             own_gradients(shard_.memory_.own.d_v));
+}
+
+} // namespace annulus

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank does for one shard of a sequence that several ranks share. The shard's queries attend to its own keys
+// while keys of other shards travel, then to each message of keys as it arrives, in one running softmax. Backward sends
+// the gradients of received keys back to the keys' owners. An owner adds them in the order of the hops, so bits repeat.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "ranks/message_copier.hpp"
+#include "ranks/rank_memory.hpp"
+#include "ranks/rank_plan.hpp"
+#include "transport/transport.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace annulus {
+
+// Prepared once. One thread uses it at a time.
+class ShardExecutable {
+  public:
+    // `plan` and `device` outlive it.
+    ShardExecutable(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
+                    const Limits &limits);
+
+    // Return why the engine cannot serve the shard, or cannot take its tensors; null if it can. Every engine can take
+    // rows that arrive from other shards.
+    const char *refusal() const { return refusal_; }
+    const char *tensor_refusal(const CallTensors &tensors) const;
+    std::int64_t row_alignment() const { return executables_.empty() ? 1 : executables_.front()->row_alignment(); }
+
+    // Returns at most the workspace limit if the engine can keep it.
+    std::size_t workspace_bytes() const { return bytes_; }
+    // Returns the number of rounds of messages; 0 if the shard exchanges nothing.
+    std::size_t rounds() const { return executables_.empty() || !plan_.communicates() ? 0 : memory_.rounds.size(); }
+    std::size_t send_count(std::size_t round) const { return memory_.rounds[round].leaving.size(); }
+    std::size_t receive_count(std::size_t round) const { return memory_.rounds[round].received.size(); }
+
+    // Calls use(message, bytes) for each message that the shard sends in a round: of rows, or of gradients of received
+    // rows.
+    template <class Use> void for_each_send(std::size_t round, bool are_gradients, const Use &use) const {
+        if (are_gradients)
+            for (const ReceiveSlots &slots : memory_.rounds[round].received)
+                use(*slots.message, returning_gradients(round, slots).total_bytes());
+        else
+            for (const WireBuffer &buffer : memory_.rounds[round].leaving)
+                use(*buffer.message, buffer.wire.total_bytes());
+    }
+
+  private:
+    friend class ShardRun;
+
+    // Returns where the gradients of a received message's rows lie when they are sent back.
+    const RowPair &returning_gradients(std::size_t round, const ReceiveSlots &slots) const;
+    void prepare(const Plan &plan, KeyScope scope, const Engine &engine, const Limits &limits);
+
+    const RankPlan &plan_;
+    const annulus_pass pass_;
+    Device &device_;
+    // - None if the shard is empty.
+    // - One over all keys if the shard exchanges nothing.
+    // - Else one over its own keys, then one for each received message, round by round.
+    std::vector<std::unique_ptr<Executable>> executables_;
+    const char *refusal_ = nullptr;
+    std::size_t bytes_ = 0; // of workspace: memory_, then the workspace that the executables share
+    RankMemory memory_;
+};
+
+class ShardRun;
+
+// One end of a message between two shards.
+struct ShardTransfer {
+    const Message *message;
+    std::byte *data;
+    std::size_t bytes;
+    // Set in sends only.
+    ShardRun *sender = nullptr;
+    const WireBuffer *buffer = nullptr;  // where it is packed; null if it leaves as it lies
+    const ReceiveSlots *slots = nullptr; // whose gradients it carries; null if it carries rows
+};
+
+// What one shard sends and receives in a round.
+struct ShardBatch {
+    std::vector<ShardTransfer> sends, receives;
+};
+
+// One run of a shard's executables, step by step. shared_sequence.cpp has the order of the steps.
+class ShardRun {
+  public:
+    // All arguments outlive it. `tensors` have the shard's rows; they are not touched if it has none.
+    ShardRun(ShardExecutable &shard, const CallTensors &tensors, void *workspace, void *stream, void *comm_stream,
+             MessageCopier &copier);
+
+    std::size_t rounds() const { return shard_.rounds(); }
+
+    // These compute on the call's stream. Work that no other rank waits for comes later: finish_received_keys() does a
+    // round's before the next round begins, finish_own_keys() does that of the own keys after all rounds.
+    void attend_to_own_keys();
+    void attend_to_received_keys(std::size_t round); // called in the order of the rounds
+    void finish_received_keys(std::size_t round);
+    void finish_own_keys();
+    void write_outputs();
+
+    // These work on the stream for messages. The first two add a round's messages to the batch.
+    void list_rows(std::size_t round, ShardBatch &batch);
+    void list_gradients(std::size_t round, ShardBatch &batch);
+    void write(const ShardTransfer &send); // writes the message to send.data
+    void unpack_rows(std::size_t round);
+    void add_gradients(std::size_t round);
+
+  private:
+    static ShardTransfer make_transfer(const Message &message, const RowPair &pair);
+    RowView own_rows(const annulus_tensor &tensor) const;
+    RowView packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const;
+    RowView slot_rows(const Message &message, std::byte *data) const;
+    RowView own_gradients(void *data) const;
+    annulus_tensor slots_tensor(const Message &message, std::byte *data) const;
+    CallTensors received_tensors(const ReceiveSlots &slots) const;
+    void copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer, annulus_dtype dtype,
+              const RowView &first, const RowView &second);
+
+    ShardExecutable &shard_;
+    const Problem &problem_;
+    const CallTensors &tensors_;
+    MessageCopier &copier_;
+    void *const workspace_, *const stream_, *const comm_;
+    void *engine_workspace_ = nullptr; // of the executables
+    std::size_t next_executable_ = 0;
+};
+
+} // namespace annulus
