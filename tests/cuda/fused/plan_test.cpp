@@ -386,7 +386,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
             break;
         }
     }
-    expect_sound_rest(part, backward, only_v);
+    expect_sound_rest(scope, backward, only_v);
     EXPECT_EQ(lse_deltas, has_other_keys(scope) ? 0U : 1U);
     EXPECT_EQ(writes, backward.queries.has_own_partial || backward.keys.has_own_partial);
     const bool are_plain = problem.gradients.are_plain();
@@ -467,7 +467,7 @@ void expect_sound(const Problem &problem) {
     SCOPED_TRACE(testing::Message() << problem);
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
     for (const KeyScope scope : {KeyScope::all_keys, KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys}) {
-        SCOPED_TRACE(testing::Message() << "part " << static_cast<int>(part));
+        SCOPED_TRACE(testing::Message() << "key scope " << static_cast<int>(scope));
         for (const std::uint64_t limit :
              {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{16} << 20, std::uint64_t{512} << 20}) {
             for (const bool packs : {false, true}) {
@@ -630,7 +630,7 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
             for (const KeyScope scope : {KeyScope::all_keys, KeyScope::own_keys, KeyScope::last_keys})
                 for (const int mib : {0, 3000, 1536, 1100, 500, 80}) {
-                    SCOPED_TRACE(testing::Message() << "part " << static_cast<int>(part) << ", " << mib << " MiB");
+                    SCOPED_TRACE(testing::Message() << "key scope " << static_cast<int>(scope) << ", " << mib << " MiB");
                     const std::uint64_t limit = static_cast<std::uint64_t>(mib) << 20;
                     const BackwardPlan backward = backward_of(plan, scope, limit);
                     EXPECT_TRUE(backward.stored || (limit > 0 && mib < least));
@@ -952,7 +952,7 @@ TEST(LargePlans, StoreDsOnARank) {
             annulus::Pattern visible = pattern_of(problem);
             visible.causal = false; // as rank_plan.hpp does
             const Plan others(visible, sizes);
-            for (const auto &[plan, part] : {std::pair(&own, KeyScope::own_keys),
+            for (const auto &[plan, scope] : {std::pair(&own, KeyScope::own_keys),
                                              {&others, KeyScope::other_keys},
                                              {&others, KeyScope::last_keys}}) {
                 const BackwardPlan backward = backward_of(*plan, scope, 0);
