@@ -41,8 +41,8 @@ Table scaling_table(const std::string &key, const std::string &title, const Scal
 
 } // namespace
 
-// The lengths take turns, and short ones are done several times in
-// a row, so that what else the machine does hits all of them alike.
+// The lengths take turns, and calls on short sequences are repeated in a row. A disturbance by other programs then
+// affects all lengths alike.
 void bench_scaling(const Scaling &scaling, const std::string &dtype, const ExecutionOptions &execution, int repeats,
                    Memory &memory, Report &report) {
     const std::vector<std::string> branches = {"4096:1", "16384:4"};
@@ -61,11 +61,11 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
         runs.push_back(std::make_unique<Run>(
             BenchCase{"", problem_of(scaling.lengths[j], scaling.heads, 64, dtype), branches_of(branches, false)},
             Rank{.execution = execution}, memory));
-        const annulus_estimate &of_forward = runs.back()->forward_estimate();
-        const annulus_estimate &of_backward = runs.back()->backward_estimate();
-        forward.push_back({{}, of_forward.flops, of_forward.workspace_bytes, {}});
-        backward.push_back({{}, of_backward.flops, of_backward.workspace_bytes, {}});
-        const double both = of_forward.flops + (scaling.backward ? of_backward.flops : 0);
+        const annulus_estimate &forward_estimate = runs.back()->forward_estimate();
+        const annulus_estimate &backward_estimate = runs.back()->backward_estimate();
+        forward.push_back({{}, forward_estimate.flops, forward_estimate.workspace_bytes, {}});
+        backward.push_back({{}, backward_estimate.flops, backward_estimate.workspace_bytes, {}});
+        const double both = forward_estimate.flops + (scaling.backward ? backward_estimate.flops : 0);
         warm_up += scaling.backward ? both : 0;
         round += yardsticks.front().amount + static_cast<double>(calls_of(j)) * both;
     }
