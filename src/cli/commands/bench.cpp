@@ -195,7 +195,7 @@ void bench_several_ranks(const BenchOptions &options, Ranks &ranks) {
         lines = measured;
         report.add(machine_facts(options.repeats, *memory, {}));
     });
-    if (!ranks.lead())
+    if (!ranks.has_rank_0())
         return;
     report.add(speed_table(lines, options.weak));
     report.add(rank_table(lines));
@@ -221,7 +221,7 @@ void bench(const BenchOptions &options) {
             throw bad_input("--sequences is for one rank");
         if (ranks->count() == 1 && options.weak)
             throw bad_input("--weak compares several ranks with one: give --ranks");
-        if (!options.plot.empty() && ranks->lead())
+        if (!options.plot.empty() && ranks->has_rank_0())
             OutputFile("--plot", options.plot, 1); // a path that cannot be written fails before the measurements
         if (ranks->count() > 1)
             bench_several_ranks(options, *ranks);

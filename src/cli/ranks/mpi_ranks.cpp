@@ -86,7 +86,7 @@ class MpiRanks final : public Ranks, private Meeting {
     }
 
     int count() const override { return rank_.count; }
-    bool lead() const override { return rank_.index == 0; }
+    bool has_rank_0() const override { return rank_.index == 0; }
 
     void in_each_process(const std::function<void()> &work) override {
         const Outcome own = outcome_of(work);
@@ -106,11 +106,11 @@ class MpiRanks final : public Ranks, private Meeting {
     }
 
     void collect(const std::function<std::vector<Stretch>(int rank)> &stretches) override {
-        if (!lead())
+        if (!has_rank_0())
             for_pieces(stretches(rank_.index), [](std::byte *data, int bytes) {
                 check_mpi(MPI_Send(data, bytes, MPI_BYTE, 0, 0, MPI_COMM_WORLD));
             });
-        for (int rank = 1; lead() && rank < rank_.count; ++rank)
+        for (int rank = 1; has_rank_0() && rank < rank_.count; ++rank)
             for_pieces(stretches(rank), [rank](std::byte *data, int bytes) {
                 check_mpi(MPI_Recv(data, bytes, MPI_BYTE, rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
             });
@@ -134,7 +134,7 @@ class MpiRanks final : public Ranks, private Meeting {
             annulus_comm_options options = ANNULUS_COMM_OPTIONS_INIT;
             options.creation_timeout = options_.timeout.value_or(0);
             annulus_nccl_id id{};
-            if (lead())
+            if (has_rank_0())
                 check(annulus_nccl_id_generate(&id));
             id = rank_.gather(id).front();
             check(annulus_comm_create_nccl(&comm, &id, rank_.count, rank_.index, device.index, &options));

@@ -67,7 +67,7 @@ class Ranks {
 
     virtual int count() const = 0;
     // Whether rank 0 is in this process: it writes and prints what all have computed.
-    virtual bool lead() const { return true; }
+    virtual bool has_rank_0() const { return true; }
     // What each process does, once. A failure in one of them is a failure of all: the message is thrown where rank 0
     // is, elsewhere a failure without one.
     virtual void in_each_process(const std::function<void()> &work) { work(); }
