@@ -11,7 +11,7 @@ Shards::Shards(std::int64_t tokens, int ranks, Sharding sharding) : ranks_(ranks
     const int count = sharding == Sharding::zigzag ? 2 * ranks : ranks;
     for (int i = 0; i < count; ++i) {
         lengths_.push_back(tokens / count + (i < tokens % count ? 1 : 0));
-        owners_.push_back(std::min(i, 2 * ranks - 1 - i)); // in an even division i itself
+        owners_.push_back(std::min(i, 2 * ranks - 1 - i)); // i itself if sharding is even
     }
 }
 

@@ -50,7 +50,7 @@ double top_of(const std::vector<double> &values) {
 } // namespace
 
 Drawing draw(const HeatMap &map) {
-    // Lengths are in the drawing's units. A letter is at scale_max 7.2 wide on average.
+    // Lengths are in the drawing's units. A letter is at most 7.2 wide on average.
     constexpr double side = 800, margin = 24, line = 20, bar = 20, labels = 130, letter = 7.2;
     const auto columns = static_cast<double>(map.columns);
     const double rows = static_cast<double>(map.values.size()) / columns;
