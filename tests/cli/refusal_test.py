@@ -147,7 +147,7 @@ class RefusalTest(ProgramTest):
                 self.check(*options)
 
     def test_empty_texts_and_properties_twice(self):
-        """None of them counts as an option that was left out."""
+        """An empty value does not count as an option that was left out."""
         problem = ["--tokens", 64, "--heads", 1, "--head-dim", 8, "--branch", "8:1"]
         for option in ("--starts", "--lengths", "--lse", "--dtype", "--padding", "--key-rule", "--scale", "--engine",
                        "--exchange", "--device", "--threads", "--shards", "--query-start", "--preset"):
@@ -268,7 +268,7 @@ class RefusalTest(ProgramTest):
                 self.assert_refused(run(*arguments), says=says)
 
     def test_words_that_a_command_does_not_know(self):
-        """They are told before options that are missing: a misspelt one is missing too."""
+        """Unknown options are reported before missing ones, since a misspelt option is missing, too."""
         files = self.attend_arguments("--branch", "8:1")
         none = "`annulus {} --help` says what it takes"
         for arguments, what, hint in (
@@ -351,7 +351,7 @@ class RefusalTest(ProgramTest):
             self.check("--branch", "8:1", says=f" {more} byte")
 
     def test_heads_beyond_32_bits(self):
-        """A file with a hole in the place of its numbers."""
+        """Makes a file with a hole instead of its numbers."""
         for heads, dim in ((2 ** 32 + 2, 8), (2, 2 ** 32 + 8)):
             for name in "qkv":
                 text = f"{{'descr': '<f2', 'fortran_order': False, 'shape': (1, 1, {heads}, {dim})}}"
@@ -503,7 +503,7 @@ class RefusalTest(ProgramTest):
 
     @unittest.skipUnless(can_mount(), "needs namespaces of its own")
     def test_full_disk(self):
-        """The room for the outputs is taken before anything is computed: here all of it, of a file system of 64 KiB."""
+        """The space for the outputs is allocated before anything is computed: here all of a file system of 64 KiB."""
         disk = self.path("disk")
         disk.mkdir()
         self.before = sorted([*self.before, "disk"])

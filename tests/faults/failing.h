@@ -17,13 +17,13 @@ extern "C" {
 
 enum call_kind { MEMORY, MAPPINGS, THREADS, CALL_KINDS };
 
-/* Of the calls of a kind from now on the first `first` succeed and the next `count` fail; 0 and 0: none fails. */
+/* Lets the next `first` calls of a kind succeed and the following `count` calls fail; 0 and 0: none fails. */
 void fail_calls(enum call_kind kind, long first, long count);
 
-/* How many calls of a kind have failed since fail_calls(). */
+/* Returns the number of calls of a kind that have failed since fail_calls(). */
 long failed_calls(enum call_kind kind);
 
-/* How many pieces of memory were allocated and not given back. */
+/* Returns the number of allocations that were not released. */
 long live_pieces(void);
 
 #ifdef __cplusplus

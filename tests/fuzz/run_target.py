@@ -16,7 +16,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=1024", "-max_len=4096"]
-# Entropic scheduling would take half the time for inputs that run as briefly as these.
+# Entropic scheduling would take half the time, since these inputs run so briefly.
 OTHERS = ["-entropic=0", "-len_control=10", "-print_final_stats=1"]
 
 
