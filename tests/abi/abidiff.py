@@ -26,7 +26,8 @@ HEADING = (
     "\n     SPDX-License-Identifier: Apache-2.0\n"
     "     The ABI of libannulus: written by tests/abi/abidiff.py, read by libabigail's abidiff; see ABI.md.\n"
 )
-# Of abidiff's exit status: something differs, something is gone. The bits 1 and 2 mean that it could not compare.
+# Bits of abidiff's exit status: 4, the ABI differs; 8, programs break. The bits 1 and 2 mean that abidiff could not
+# compare.
 CHANGED = 4 | 8
 
 
@@ -68,7 +69,7 @@ def write_dump(library, headers, path):
         if not element.get("id"):
             continue
         if element.get("is-declaration-only"):
-            element[:], element.text = [], None  # its member functions
+            element[:], element.text = [], None  # removes its member functions
             types.setdefault(element.get("id"), element)
         else:
             types[element.get("id")] = element
@@ -95,7 +96,7 @@ def data_members(struct):
 
 
 def structs_that_grow(corpus):
-    """Those that begin with `size`, which tells the caller's version (ABI.md)."""
+    """Returns the structs that begin with `size`, which tells the caller's version (ABI.md)."""
     for struct in corpus.iter("class-decl"):
         first = next(iter(data_members(struct)), None)
         if first is not None and first.find("var-decl").get("name") == "size":
@@ -121,7 +122,7 @@ def write_common_part(old, new, path):
 
 
 def compare(old, new):
-    """(what breaks programs, what is different at all), in abidiff's words; '' where there is nothing."""
+    """Returns (the changes that break programs, all changes), in abidiff's words; '' for no change."""
     common = new.with_suffix(".common")
     write_common_part(old, new, common)
     options = ["abidiff", "--no-default-suppression", "--no-show-locs"]
@@ -134,7 +135,7 @@ def compare(old, new):
 
 
 def empty_functions(api):
-    """C source: every function of the headers, with nothing in it."""
+    """Returns C source with an empty definition of every function in the headers."""
     source = "#include <annulus/annulus.h>\n"
     for header in sorted(api.glob("annulus/*.h")):
         text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -145,7 +146,7 @@ def empty_functions(api):
 
 
 def dump_of_headers(api, directory):
-    """The path of a dump, in `directory`, of the library that these headers describe."""
+    """Returns the path of a dump, in `directory`, of the library that these headers describe."""
     versions = VERSION_SCRIPT.read_text(encoding="utf-8") + "\nANNULUS_LATER { global: annulus_added; };\n"
     (directory / "empty.map").write_text(versions, encoding="utf-8")
     (directory / "empty.c").write_text(empty_functions(api), encoding="utf-8")
@@ -158,7 +159,7 @@ def dump_of_headers(api, directory):
 
 
 class Kept(unittest.TestCase):
-    """What the library and its headers are now, against annulus.abi."""
+    """Compares the library and its headers now with annulus.abi."""
 
     def assert_kept(self, dump):
         breaking, different = compare(DUMP, dump)
@@ -181,7 +182,7 @@ class Kept(unittest.TestCase):
 
 
 class Alterations(unittest.TestCase):
-    """The headers as they are against altered ones."""
+    """Compares the present headers with altered ones."""
 
     @classmethod
     def setUpClass(cls):
@@ -190,7 +191,7 @@ class Alterations(unittest.TestCase):
         cls.present = dump_of_headers(API, pathlib.Path(scratch.name))
 
     def differences(self, header, old, new):
-        """compare() of the headers and of those in one of which `new` stands for `old`."""
+        """Returns compare() of the headers and of a copy in which one header has `new` instead of `old`."""
         with tempfile.TemporaryDirectory() as scratch:
             scratch = pathlib.Path(scratch)
             shutil.copytree(API, scratch / "api")

@@ -135,7 +135,7 @@ class AttendTest(ProgramTest):
         self.assert_close(lse, wanted_lse, "float32")
 
     def test_warnings_of_heads_without_keys(self):
-        """Of every rule, and of branches that are given the wrong way round."""
+        """Warns of heads without keys, for every rule and for branches whose W and R were swapped."""
         q, k, v = self.save_inputs((1, 50, 8, 8))
         for branches in (["1:2048"], ["1:4,phase=interleave"], ["2:6,phase=interleave,query=every"], ["3:5,phase=fixed:4"],
                          ["3:5,phase=fixed:7"], ["1:3,query=residue"], ["1:4", "0:3,heads=4-6"], ["8:2,heads=0-1"],

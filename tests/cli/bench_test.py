@@ -47,7 +47,7 @@ class BenchTest(ProgramTest):
         self.assertEqual(run_json(*SMALL)["machine"]["processor"], names[0])
 
     def test_threads_of_the_environment(self):
-        """They count where --threads says nothing; ranks share them."""
+        """ANNULUS_NUM_THREADS counts if --threads is not given, and ranks share its threads."""
         command = SMALL[:SMALL.index("--threads")]
         with unittest.mock.patch.dict(os.environ, ANNULUS_NUM_THREADS="3"):
             self.assertEqual(run_json(*command)["machine"]["threads"], 3)

@@ -235,7 +235,7 @@ class ProgressTest(ProgramTest):
                 while part := terminal.read(4096):
                     shown += part
                     when_there_is_a_bar()
-            except OSError:  # a terminal reports this way that its
+            except OSError:  # the other end of the terminal is closed
                 pass
             self.assertEqual(job.wait(), exit_code)
         return shown

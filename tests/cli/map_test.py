@@ -89,7 +89,7 @@ class MapTest(ProgramTest):
 
     def test_dtypes_and_no_batch(self):
         for dtype, mass_dtype, tolerance in (("float64", "float64", 1e-12), ("float16", "float32", 1e-3),
-                                          ("bfloat16", "float32", 1e-2)):
+                                             ("bfloat16", "float32", 1e-2)):
             q, k = self.save_q_and_k((61, 3, 8), dtype=dtype)
             found, found_dtype = self.mass()
             self.assertEqual((found.shape, found_dtype), ((3, 61), mass_dtype))

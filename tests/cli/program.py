@@ -109,7 +109,7 @@ class ProgramTest(unittest.TestCase):
         return ["attend", *(part for option, name in files for part in (option, self.path(name))), *more]
 
     def assert_done(self, result, warning=""):
-        """Done without a word, or with the one warning that begins as this."""
+        """Asserts success without output, or with one warning that begins with `warning`."""
         self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
         if warning:
             self.assertRegex(result.stderr, rf"\Aannulus: warning: {re.escape(warning)}[^\n]*\n\Z")

@@ -44,7 +44,7 @@ class AttendTest(ProgramTest):
                         self.assert_close(lse, wanted_lse, 1e-5)
 
     def test_zigzag_gives_what_one_rank_gives(self):
-        """Of O and LSE in the order of the sequence."""
+        """O and LSE are in the order of the sequence."""
         self.save_inputs((2, 83, 4, 16), (2, 83, 2, 16))
         for name, (options, _) in PATTERNS.items():
             (wanted_out, _), (wanted_lse, _) = self.attend(*options)

@@ -230,7 +230,7 @@ class RefusalTest(ProgramTest):
         self.assert_untouched()
 
     def test_words_of_the_command_line(self):
-        """And not the library's names of what they mean."""
+        """The messages have the options' names and not the library's."""
         for options, says in (
                 (["--starts", "0"], "--starts has 1 number; it must have 2 or more, "),
                 (["--starts", "0,5,4"], "--starts: number 3 is 4; it must be from 5, the number before it, to 9, "),
@@ -434,7 +434,7 @@ class RefusalTest(ProgramTest):
         self.assertEqual(list(self.path("directory").iterdir()), [])
 
     def test_outputs_that_are_other_files_of_the_call(self):
-        """By their names, by links and by other paths; with the program told nothing else that is wrong."""
+        """Finds equal files by their names, by links and by other paths. The command has no other error."""
         np.save(self.path("starts.npy"), np.array([0, 9]))
         np.save(self.path("tiles.npy"), np.arange(18).reshape(9, 2))
         np.save(self.path("lse.npy"), np.zeros((1, 2, 9), np.float32))
@@ -482,7 +482,7 @@ class RefusalTest(ProgramTest):
 
     @unittest.skipUnless(can_mount(), "needs namespaces of its own")
     def test_read_only_file_system(self):
-        """Inputs come from it, outputs cannot go there; nor for root."""
+        """Reads inputs from a read-only file system. Outputs there are refused, even for root."""
         read_only = in_namespace(f"mount --bind '{self.directory}' '{self.directory}' && "
                                  f"mount -o remount,bind,ro '{self.directory}'")
         for arguments, option in ((self.attend_arguments("--branch", "8:1"), "--out"),

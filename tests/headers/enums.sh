@@ -8,13 +8,13 @@ api=$1
 wanted=$2
 shift 2
 
-# of_headers <pattern>: the enums' names that it finds.
-of_headers() {
+# enum_names <pattern>: prints the names of the headers' enums that have the pattern behind their names.
+enum_names() {
     cat "$api"/annulus/*.h | sed -n "s/^ *\(typedef \)\{0,1\}enum \([a-z_]*\)$1.*{.*/\2/p"
 }
-enums=$(of_headers ' ANNULUS_ENUM_INT32')
+enums=$(enum_names ' ANNULUS_ENUM_INT32')
 [ -n "$enums" ]
-[ "$(of_headers '')" = "$enums" ] || { echo "an enum of the headers has no ANNULUS_ENUM_INT32" >&2; exit 1; }
+[ "$(enum_names '')" = "$enums" ] || { echo "an enum of the headers has no ANNULUS_ENUM_INT32" >&2; exit 1; }
 
 program() {
     echo '#include <annulus/annulus.h>'

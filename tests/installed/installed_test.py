@@ -24,7 +24,7 @@ BUILD = pathlib.Path(os.environ["ANNULUS_BUILD"])
 MESON = os.environ["ANNULUS_MESON"]
 PREFIX = os.environ["ANNULUS_PREFIX"]
 LIBDIR = os.environ["ANNULUS_LIBDIR"]
-os.environ.pop("LD_LIBRARY_PATH", None)  # where Meson says that the library is which was built
+os.environ.pop("LD_LIBRARY_PATH", None)  # Meson sets it to the directory of the library that was built
 
 
 def run(*command, **options):
