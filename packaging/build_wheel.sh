@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# build_wheel.sh DIRECTORY [OPTION]...: builds the library once and makes a wheel of it for every supported Python in
-# PATH that has venv and headers, into DIRECTORY. PYTHONS in the environment names other Pythons. Options are those of
-# meson setup, such as -Dcuda-arch=80,90.
+# build_wheel.sh DIRECTORY [OPTION]...: builds the library once and writes wheels of it to DIRECTORY, for every
+# supported Python in PATH that has venv and headers. PYTHONS in the environment names other Pythons. OPTION is an
+# option of meson setup, such as -Dcuda-arch=80,90.
 # The wheels contain the CUDA plugin if nvcc is in PATH. They do not contain CUDA's libraries, which pip installs (the
 # extra cuda13), nor MPI. auditwheel finds the glibc version that they need.
 set -eu

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # cuda12.sh DIRECTORY [CAPABILITIES]: builds the library and its CUDA plugin in DIRECTORY/build with CUDA 12.4. The
-# plugin is for GPUs of compute capability 6.0, 6.1 and 7.0 (P100, GTX 10, V100), which CUDA 13 does not support, or for
-# some of them, such as 60,70. The kernels are compiled, not run. DIRECTORY must not be in the source tree, since Meson
-# accepts no system headers there.
+# plugin is for GPUs that CUDA 13 does not support: compute capability 6.0, 6.1 and 7.0 (P100, GTX 10, V100).
+# CAPABILITIES selects some of them, such as 60,70. The kernels are compiled, not run. DIRECTORY must not be in the
+# source tree, since Meson accepts no system headers there.
 #
 # The script unpacks the toolkit into DIRECTORY/toolkit and installs nothing. The compiler is Debian 13's (non-free),
 # which works on Debian 12, too. The headers and libraries are from NVIDIA's wheels on PyPI. It needs curl, dpkg-deb,

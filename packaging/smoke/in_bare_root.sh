@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# in_bare_root.sh SUITE [PACKAGE]...: makes a root with only the essential packages of SUITE (bookworm or trixie of
-# Debian, noble of Ubuntu), sudo and the given packages. In it, the script runs the commands of README.md's section
-# Install on the last commit, and tests what they installed. It leaves out the lines marked `instead`.
+# in_bare_root.sh SUITE [PACKAGE]...: makes a root with only the essential packages of SUITE, sudo and the given
+# packages. SUITE is bookworm or trixie of Debian, or noble of Ubuntu. In the root, the script runs the commands of
+# README.md's section Install on the last commit, and tests what they installed. It leaves out the lines marked
+# `instead`.
 # It needs root or sudo, debootstrap with the keyring of the distribution (packages.txt, section bare), and 2 GB of
 # disk. It exits with 77 if it cannot make such a root.
 set -eu

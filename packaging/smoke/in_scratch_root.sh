@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # in_scratch_root.sh DIRECTORY: installs the packages in DIRECTORY (build_deb.sh) by dpkg on a copy of this machine's
-# file system, runs smoke.sh there, and removes and purges the packages. The copy is an overlay in memory, so the
+# file system. It runs smoke.sh there, then removes and purges the packages. The copy is an overlay in memory, so the
 # machine does not change. The sources and /tmp are hidden in it.
 # It needs root or sudo, and the dependencies of the packages in DIRECTORY. It exits with 77 if overlays cannot be
 # mounted, as in most containers.

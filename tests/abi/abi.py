@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's symbols: declared in the headers, listed in the version script and exported must be the same set; and
-a C program that uses every one of them links and runs. annulus_knows() knows the headers' enumerators, literals.c every
-enumerator and macro. Results in TAP.
+"""Tests the library's symbols. The headers, the version script and the library's exports must have the same set. A C
+program that uses every symbol links and runs. annulus_knows() knows the headers' enumerators, and literals.c contains
+every enumerator and macro. Results in TAP.
 
 abi.py <api directory> <version script> <library> <soname> <C compiler>...
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the library to the ABI that annulus.abi beside this file describes (see ABI.md), with libabigail's abidw and
-abidiff: what took something away or changed it fails, what was added is told.
+"""Compares the library with the ABI in annulus.abi (see ABI.md), by libabigail's abidw and abidiff. A removal or change
+fails; an addition is only reported.
 
 abidiff.py check LIBRARY COMPILER...
-    compares LIBRARY with annulus.abi, and shows on altered headers that the comparison tells what breaks a program from
-    what does not. Results in TAP.
+    compares LIBRARY with annulus.abi. Also tests on altered headers that the comparison tells changes that break
+    programs from other changes. Results in TAP.
 abidiff.py renew LIBRARY
     writes annulus.abi from LIBRARY, which must have been built with debug info.
 """
@@ -51,8 +51,8 @@ def references(element):
 
 
 def write_dump(library, headers, path):
-    """Writes what a C program sees of the library: its exported functions and the types that these reach, those that
-    the headers only declare as declarations. abidw itself adds the C++ inside and where the compiler found things."""
+    """Writes the part of the library that a C program sees: its exported functions and the types that they use. Types
+    that the headers only declare stay declarations. abidw's full dump also has the C++ inside and source locations."""
     full = path.with_suffix(".full")
     checked(
         ["abidw", "--headers-dir", headers, "--drop-private-types", "--type-id-style", "hash", "--out-file", full]
@@ -104,8 +104,8 @@ def structs_that_grow(corpus):
 
 
 def write_common_part(old, new, path):
-    """Writes `new` with every struct that begins with `size` cut to the fields that it has in `old`. A field that does
-    not lie behind the whole old struct, but in its padding, stays: its presence cannot be told by size."""
+    """Writes `new`, and cuts every struct that begins with `size` to the fields that it has in `old`. A new field in
+    the padding of the old struct stays, since `size` cannot tell whether it is present."""
     corpus = ElementTree.parse(new)
     known = {struct.get("name"): struct for struct in structs_that_grow(ElementTree.parse(old))}
     for struct in structs_that_grow(corpus):

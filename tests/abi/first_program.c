@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A program of the first day of ABI 1. first_declarations.h holds the declarations of that day, with their sizes,
- * numbers and layouts; no header of today is included. So this program, compiled today, equals the one compiled then.
- * It must work with every library of the soname libannulus.so.1. It computes dilated attention of one small problem and
- * checks it against a loop over all pairs.
+ * numbers and layouts. This program includes no header of today. So, compiled today, it equals the program compiled
+ * then. It must work with every library of the soname libannulus.so.1. It computes dilated attention of one small
+ * problem and checks it against a loop over all pairs.
  */
 #define _POSIX_C_SOURCE 200112L
 #include "first_declarations.h"

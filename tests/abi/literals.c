@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The numbers that programs compile in, for ABI 1: enumerators, constants, the values of the _INIT macros, and the
- * offsets of structs' fields on machines with 64-bit pointers. A line may be added, none may change. The file also
- * compiles without warnings in every language of callers (tests/headers).
+ * The numbers that programs compile in, for ABI 1: enumerators, constants, the values of the _INIT macros, and offsets
+ * of structs' fields. The offsets are for machines with 64-bit pointers. A line may be added, none may change. The file
+ * also compiles without warnings in every language of callers (tests/headers).
  */
 #include <annulus/annulus.h>
 #include <stddef.h>

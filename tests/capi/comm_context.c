@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contexts and configs with communicators: every argument wrong, one at a time, and what the functions tell for a
- * context without ranks and with a single rank.
+ * Contexts and configs with communicators. Makes every argument wrong, one at a time. Checks what the functions tell
+ * for a context without ranks and with a single rank.
  */
 #include "fixture.h"
 
@@ -263,7 +263,7 @@ static void set_shards(void **state) {
     later.unknown[3] = 1;
     assert_refused(annulus_context_set_shards(f->context, &later.shards), ARGUMENT, "shards");
 
-    /* What was refused changed nothing; what was accepted is a copy. */
+    /* Refused lengths changed nothing, and accepted lengths were copied. */
     annulus_problem problem = fixture_problem(), longer = problem;
     ++longer.sequence_length;
     uint64_t bytes = 77;

@@ -133,7 +133,7 @@ static int64_t prime_dilation(int i) {
     return prime - 1;
 }
 
-/* What several branches want of one another's rows. */
+/* Several branches with coprime dilations: which rows ranks need of one another. */
 static void coprime_dilations(void **state) {
     fixture *f = *state;
     use_branches(f, 32, whole, prime_dilation, 0, ANNULUS_PHASE_FIXED, ANNULUS_QUERY_DILATED, ANNULUS_ORDER_LINEAR, 0);

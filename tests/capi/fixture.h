@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the tests of the C API: a small problem with a config, a context and the tensors of both passes, and checks
- * of refused calls. Include this first: cmocka.h requires its own includes before it.
+ * Shared by the tests of the C API: a small problem with a config, a context and tensors, and checks of refused calls.
+ * Include this first: cmocka.h requires its own includes before it.
  */
 #ifndef ANNULUS_TESTS_CAPI_FIXTURE_H
 #define ANNULUS_TESTS_CAPI_FIXTURE_H
@@ -44,8 +44,9 @@ enum { CALLS = 3 };
 extern const call forward_call, backward_call, mass_call;
 extern const call *const all_calls[CALLS];
 
-/* cmocka's setup and teardown of one test: *state is a fixture. Two branches (segment 6, dilation 1 and 12, 2), not
- * causal, two threads. Inputs are set, out and lse are those of a forward call; gradients and mass hold a pattern. */
+/* cmocka's setup and teardown of one test; *state is a fixture. It has two branches (segment 6, dilation 1 and 12, 2),
+ * is not causal, and has two threads. Setup fills the inputs and calls forward for out and lse. Gradients and mass hold
+ * a pattern. */
 int setup(void **state);
 int teardown(void **state);
 

@@ -389,7 +389,7 @@ static void presets_have_names(void **state) {
         assert_null(annulus_preset_name(none[i]));
 }
 
-/* Dense attention of N positions: N * N pairs a head, half and a diagonal when causal. */
+/* Dense attention of N positions: N * N pairs a head; if causal, half of them and the diagonal. */
 static void estimates_add_up(void **state) {
     (void)state;
     annulus_config *config = NULL;
@@ -399,7 +399,7 @@ static void estimates_add_up(void **state) {
     const struct {
         annulus_pass pass;
         double flops;            /* for each pair and element */
-        uint64_t elements, rows; /* of the tensors, for each position and head: those of D and single numbers */
+        uint64_t elements, rows; /* of all tensors for each position and head: rows of D elements, and statistics */
     } passes[] = {{ANNULUS_PASS_FORWARD, 4, 4, 1}, {ANNULUS_PASS_BACKWARD, 10, 8, 1}, {ANNULUS_PASS_MASS, 4, 2, 2}};
     for (int i = 0; i < 3; ++i) {
         const annulus_estimate dense = estimate_of(config, 1000, passes[i].pass, 0);

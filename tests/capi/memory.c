@@ -44,7 +44,7 @@ static void workspace_to_the_byte(void **state) {
             assert_ok(annulus_context_set_workspace(f->context, memory + 1, 0));
             assert_call_refused(f, all_calls[c], ANNULUS_ERROR_WORKSPACE, NULL, "workspace of no bytes");
             assert_int_equal(annulus_last_error_bytes(), bytes);
-            /* A call that succeeds leaves it; one that fails for another reason does not. */
+            /* A successful call leaves the number of bytes; a failure for another reason resets it. */
             assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
             assert_int_equal(annulus_last_error_bytes(), bytes);
             assert_refused(annulus_context_set_workspace(f->context, NULL, 1), ANNULUS_ERROR_ARGUMENT, "bytes");

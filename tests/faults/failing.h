@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What failing.c offers to the programs that have it. Calls are counted in the whole process.
- *
- * MEMORY: malloc, calloc, realloc, memalign, aligned_alloc, posix_memalign, and so operator new. MAPPINGS: mmap, but
- * for the C library's own. THREADS: pthread_create.
- *
- * FAIL_MEMORY, FAIL_MAPPINGS or FAIL_THREADS in the environment, as "first" (all after it fail) or "first count", does
- * what fail_calls() does, from the program's start.
+ * The functions of failing.c. Calls are counted in the whole process. MEMORY: malloc, calloc, realloc, memalign,
+ * aligned_alloc, posix_memalign, and so operator new. MAPPINGS: mmap, except the C library's own calls. THREADS:
+ * pthread_create. FAIL_MEMORY, FAIL_MAPPINGS or FAIL_THREADS in the environment call fail_calls() at the program's
+ * start. The value is "first" (all calls after it fail) or "first count".
  */
 #ifndef ANNULUS_TESTS_FAULTS_FAILING_H
 #define ANNULUS_TESTS_FAULTS_FAILING_H

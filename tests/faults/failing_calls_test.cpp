@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole life of configs, contexts and ranks, while the system refuses memory or a thread: at the first call, the
-// second, …, once or from then on. Every function succeeds or reports that memory is missing. A refused call has
-// written nothing, nothing leaks, and no rank hangs. With fewer threads the results are the same.
+// The whole life of configs, contexts and ranks, while the system refuses memory or a thread. It refuses the first
+// call, the second, …: that call alone, or all calls from then on. Every function succeeds or reports that memory is
+// missing. A refused call has written nothing, nothing leaks, and no rank hangs. With fewer threads the results are the
+// same.
 #include "support/problem.hpp"
 #include "support/ranks.hpp"
 #include "support/run.hpp"
@@ -188,7 +189,7 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
         leaked_ = live_pieces() - live_before;
     }
 
-    // Makes the C library keep as many stacks of ended threads as it ever will.
+    // Makes the C library keep stacks of ended threads now, up to its limit, so that it keeps no more later.
     static void keep_stacks() {
         constexpr int more_than_are_kept = 16;
         std::latch all_there(more_than_are_kept);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank over MPI. Rank 1 is lost in its second call: `lost_process WAY SENDS`. WAY is killed, stopped, exits or
 // aborts. SENDS is the number of messages that rank 1 sends in this call before it is lost. lost_process_test.py starts
-// it and reads what the other ranks print: that they learned of the loss in time, and that they still compute alone.
+// the ranks and reads what they print. They must learn of the loss in time and still compute alone.
 #include "support/ranks.hpp"
 #include "support/run.hpp"
 

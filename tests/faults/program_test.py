@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program while the system refuses to map a file or start a thread, the first, the second, …, or all of them; and
-with little address space, little stack or few files."""
+"""Runs the program while the system refuses to map a file or start a thread: the first, the second, …, or all. Also
+runs it with little address space, little stack or few files."""
 
 import itertools
 import os

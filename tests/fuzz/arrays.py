@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""arrays.py SECONDS SEED: what the Python bindings read of objects of other libraries: arrays with odd properties,
-DLPack capsules, buffers, sequences of numbers.
+"""arrays.py SECONDS SEED: tests what the Python bindings read from objects of other libraries: arrays with odd
+properties, DLPack capsules, buffers, sequences of numbers.
 
-A program of its own instead of libFuzzer's: what is to be found lies in how the bindings treat objects whose methods do
-as they like, and libFuzzer chooses bytes, of which a loop in Python would have to make these objects all the same, with
-an interpreter around it that is not instrumented. The bindings are, by the address and undefined-behaviour sanitizers.
+This program does not use libFuzzer. The defects to find lie in how the bindings treat objects whose methods do
+anything. libFuzzer chooses bytes, and Python code would still have to make such objects of them. The interpreter is not
+instrumented; the bindings are, by the address and undefined-behaviour sanitizers.
 
-Addresses that an object names are its own affair, as a pointer is of a caller of the C API; nothing is computed here
-that would follow them. Everything is refused with an exception that Python can go on from, or taken; a DLPack tensor
-that was taken is given back, once.
+The addresses in an object are the caller's responsibility, like pointers in the C API. Nothing here follows them. The
+bindings accept an object or refuse it with an exception from which Python can continue. They release an accepted DLPack
+tensor once.
 """
 
 import array

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages from other ranks: the cards by which ranks agree on a call, rows of K, V and gradients, and what ranks on
-// one host exchange to share memory. This process is one rank. The input makes up the messages of the other ranks,
-// mostly from what this rank itself sends. Rows have no headers: the length of a message follows from the agreement,
-// and a transport refuses another length.
+// Fuzzes messages from other ranks. They are the cards by which ranks agree on a call, rows of K, V and gradients, and
+// cards by which ranks on one host share memory. This process is one rank. The input makes up the messages of the other
+// ranks, mostly from what this rank itself sends. Rows have no headers: the length of a message follows from the
+// agreement, and a transport refuses another length.
 #include "fuzz/input.hpp"
 
 #include "call/comm.hpp"
@@ -141,8 +141,8 @@ annulus_context *make_context(Input &input, annulus_comm &comm) {
     annulus_branch near = ANNULUS_BRANCH_INIT(1 + input.below(16), 1 + input.below(2));
     annulus_branch far = ANNULUS_BRANCH_INIT(input.below(2) * 32, 1 + input.below(4));
     near.query_rule = static_cast<annulus_query_rule>(input.below(3));
-    // Along the curve of a whole sequence a call takes longer the more rows the other ranks have, so `far` has segments
-    // if it has a curve.
+    // `far` has a curve only if it has segments. Along the curve of a whole sequence, calls would take longer the more
+    // rows the other ranks claim.
     if (far.segment_length > 0)
         far.order = static_cast<annulus_order>(input.below(2));
     const annulus_allocator allocator{sizeof allocator, &allocate, &release, nullptr};

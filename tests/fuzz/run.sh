@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# run.sh SECONDS [TARGET...]: builds the fuzz targets with clang and its sanitizers in build/fuzz, and runs each target,
+# run.sh SECONDS [TARGET...]: builds the fuzz targets with clang and its sanitizers in build/fuzz. It runs each target,
 # or only the given ones, for SECONDS seconds. Inputs that fail are in build/fuzz/fuzz/TARGET/bad.
 # build/fuzz/tests/fuzz/fuzz_TARGET INPUT runs one of them alone.
 set -eu

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_target.py PROGRAM NAME: runs a fuzz target for ANNULUS_FUZZ_SECONDS seconds, 10 unless set, and reports it in
-TAP: one case, whose name says how many inputs were executed.
+"""run_target.py PROGRAM NAME: runs a fuzz target for ANNULUS_FUZZ_SECONDS seconds, 10 unless set. Reports it in TAP as
+one case, whose name says how many inputs were executed.
 
-It begins with the inputs of corpus/NAME and those that earlier runs found, which stay in the build directory, with what
-did not pass. A program of Python is given the seconds and a seed and prints how many it executed; the others are
-libFuzzer's.
+The target begins with the inputs of corpus/NAME and with inputs that earlier runs found. The build directory keeps
+found inputs and inputs that failed. A Python program gets the seconds and a seed and prints how many inputs it
+executed. Every other program is one of libFuzzer's.
 """
 
 import os

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # enums.sh <api directory> accepted|refused <compiler and options>...
-# accepted: every enum of the headers has 4 bytes, and in C++ the values of int32_t. refused: the compiler takes none of
-# the headers, and names the check of export.h.
+# accepted: checks that every enum of the headers has 4 bytes, and in C++ the values of int32_t.
+# refused: checks that the compiler refuses every header and names the check of export.h.
 set -eu
 api=$1
 wanted=$2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools that make bindings of the headers read them as they are: cffi after the preprocessor, and bindgen.
+"""Tests that tools for bindings can read the headers unchanged: cffi after the preprocessor, and bindgen.
 
 parsers.py <api directory> <C compiler>...
 """

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # statuses.sh <api directory> <compiler and options>...: checks that the compiler warns if a program ignores a status
-# that it must look at, and does not warn otherwise.
+# that it must look at. Otherwise it must not warn.
 set -eu
 api=$1
 shift

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `meson setup` does where a machine has one half of a dependency: what runs it but not its headers, the headers of
-an old version, a program without its library. An option that is `auto` is off, with a line that says why; `enabled`
-fails by the same words. Every half is made here, and pkg-config sees no other package.
+"""Tests `meson setup` on a machine with one half of a dependency: its run-time files without headers, the headers of an
+old version, a program without its library. An option that is `auto` must be off, with a line that says why. `enabled`
+must fail with the same words. The tests make every half, and pkg-config sees no other package.
 
 ANNULUS_SOURCE is the source tree, ANNULUS_MESON is Meson, ANNULUS_PYTHON the Python of the package.
 """
@@ -72,7 +72,7 @@ class HalvesTest(unittest.TestCase):
         self.write(f"pkgconfig/{name}.pc", f"Name: {name}\nDescription: half\nVersion: 9.0\nCflags: {flags}\n")
 
     def without_headers(self, *names):
-        """pkg-config finds these packages; the compiler finds no header with their flags."""
+        """Makes packages that pkg-config finds. The compiler finds no header with their flags."""
         for name in names:
             self.package(name, "-nostdinc")
 

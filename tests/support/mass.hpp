@@ -11,8 +11,8 @@ namespace annulus::test {
 // Returns the masses in float64, [B, H, N].
 std::vector<double> mass_by_definition(const Problem &problem, const Inputs &inputs);
 
-// Fails the running test if a mass differs from `exact` by more than the dtype explains, or if a key that no query
-// attends to has a mass.
+// Fails the running test if a mass differs from `exact` by more than the dtype explains. A key that no query attends to
+// must have no mass.
 void expect_mass(const Problem &problem, const std::vector<double> &mass, const std::vector<double> &exact);
 
 } // namespace annulus::test

@@ -86,8 +86,8 @@ struct RunOptions {
     const char *refusal_of(const Problem &problem) const;
 };
 
-// Returns the problem, or a similar one that the engine accepts: with fewer columns, the linear order, other rows, the
-// default scale or keys that count for each branch.
+// Returns the problem, or a similar one that the engine accepts. That one has fewer columns, the linear order, other
+// rows, the default scale, or keys that count for each branch.
 Problem taken(Problem problem, const RunOptions &options);
 
 Config make_config(const Problem &problem, const RunOptions &options);

@@ -23,7 +23,7 @@ class TemporaryName {
     std::string path_;
 };
 
-// A file mapped into memory. If its pages become inaccessible, in any thread of the process, the program ends: with
+// A file mapped into memory. The program ends if the file's pages become inaccessible, in any thread: with
 // exit_bad_input for a file that is read, with exit_failed for one that is written.
 class Mapping {
   public:

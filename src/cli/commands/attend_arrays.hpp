@@ -75,8 +75,8 @@ class Results {
     // Return the rows of a rank, a tensor for each of its `ranges`. lse() is empty if the user wants no LSE.
     std::vector<annulus_tensor> out(const std::vector<Range> &ranges) const { return parts(out_, 1, ranges); }
     std::vector<annulus_tensor> lse(const std::vector<Range> &ranges) const;
-    // Returns where the rows of a rank lie, in pieces that are the same in every process: for each range every batch
-    // entry of O, then every head of every batch entry of LSE.
+    // Returns where the rows of a rank lie, in pieces that are the same in every process. For each range a piece is a
+    // batch entry of O. Then follow pieces of LSE, each a head of a batch entry.
     std::vector<Stretch> stretches(const std::vector<Range> &ranges) const;
 
     // Gives the files, if this process has them, their names.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the positions of a sequence lie in an image or a slide.
+// Places the positions of a sequence in an image or a slide.
 #pragma once
 
 #include <cstdint>

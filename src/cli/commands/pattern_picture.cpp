@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts keys by one call of forward. All scores are 0, so each key that a query attends to has the same weight. The
-// values of a key are 1 in the column of the key's cell and 0 elsewhere, so O · exp(LSE) counts the keys of each cell.
+// Counts keys by calls of forward. All scores are 0, so each key that a query attends to has the same weight. The
+// values of a key are 1 in the column of the key's cell and 0 elsewhere. O · exp(LSE) then counts the keys of each
+// cell.
 #include "cli/commands/pattern_picture.hpp"
 
 #include "cli/arrays/host_tensor.hpp"

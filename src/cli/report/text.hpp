@@ -25,8 +25,8 @@ std::vector<std::string> lines_of(std::string_view text, std::size_t width);
 // Returns the whole number that `text` is, unless there is other text or the number exceeds int64.
 std::optional<std::int64_t> parse_integer(std::string_view text);
 
-// Returns the same for a number that may have a unit: k, M, G (or B) or T, powers of 1000, or Ki, Mi, Gi or Ti, powers
-// of 1024. It may also have a power of 10, such as 1e9.
+// Returns the same for a number that may have a unit: k, M, G (or B) or T for powers of 1000, Ki, Mi, Gi or Ti for
+// powers of 1024. It may also have a power of 10, such as 1e9.
 std::optional<std::int64_t> parse_count(std::string_view text);
 inline constexpr const char *count_units = "k, M, G or T (powers of 1000) or Ki, Mi, Gi or Ti (of 1024), or as in 1e9";
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C ABI. The input chooses calls on one config, one context and the ends of one communicator, with legal and
-// illegal arguments, as far as one thread can make them. Calls compute on tiny tensors; estimates have any size. The
-// memory that a caller claims to have must exist. If a tensor's memory would be too large, the call gets no workspace
-// and must fail.
+// Fuzzes the C ABI. The input chooses legal and illegal calls on one config, one context and the ends of one
+// communicator, as far as one thread can make them. Calls compute on tiny tensors; estimates have any size. The memory
+// that a caller claims to have must exist. If a tensor's memory would be too large, the call gets no workspace and must
+// fail.
 #include "fuzz/abi/calls.hpp"
 #include "fuzz/abi/estimates.hpp"
 #include "fuzz/abi/handles.hpp"
