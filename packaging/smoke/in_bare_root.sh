@@ -70,6 +70,7 @@ end
 END
 
 # Mounts and processes end with the namespaces.
+# shellcheck disable=SC2016
 $as_root unshare --mount --pid --fork --kill-child sh -euc '
     mount -t proc proc "$1/proc"
     mount --rbind /dev "$1/dev"

@@ -19,6 +19,7 @@ as_root=''
 $as_root unshare --mount true || exit 77
 
 # All mounts end with the namespace.
+# shellcheck disable=SC2016
 exec $as_root unshare --mount sh -euc '
     directory=$1 smoke=$2 sources=$3
     base=$(mktemp -d)
