@@ -43,7 +43,7 @@ class Job {
     // Throws if the sizes are impossible, before any output exists. Forward checks everything else.
     Job(const Context &context, Memory &memory, const Rank &rank, const Inputs &inputs, std::int64_t query_start)
         : context_(context.get()), memory_(memory), rank_(rank), inputs_(inputs), query_start_(query_start),
-          ranges_(rank.shards(inputs.q.shape[1]).of(rank.index)),
+          ranges_(rank.shards(inputs.q.shape[1]).ranges(rank.index)),
           rows_(rank.shards(inputs.q.shape[1]).rows(rank.index)), batch_(inputs.q.shape[0]) {
         // Pieces are long enough that cutting costs nothing, and short enough that the progress bar moves.
         const Memory::Piece piece = memory.piece(inputs.q.shape[2], largest_dilation(context_));
@@ -178,7 +178,7 @@ void attend(const AttendOptions &options) {
             inputs.check_unchanged();
         });
         const Shards shards(tokens, ranks->count(), options.ranks.sharding);
-        ranks->collect([&](int rank) { return results.stretches(shards.of(rank)); });
+        ranks->collect([&](int rank) { return results.stretches(shards.ranges(rank)); });
         results.commit();
     });
 }

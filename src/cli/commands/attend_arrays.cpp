@@ -198,12 +198,12 @@ std::vector<annulus_tensor> Results::lse(const std::vector<Range> &ranges) const
     return lse_ ? parts(*lse_, 2, ranges) : std::vector<annulus_tensor>();
 }
 
-std::vector<annulus_tensor> Results::parts(const annulus_tensor &of, int dimension,
+std::vector<annulus_tensor> Results::parts(const annulus_tensor &tensor, int dimension,
                                            const std::vector<Range> &ranges) const {
     std::vector<annulus_tensor> parts;
     std::int64_t next = 0; // row in the rank's own rows
     for (const Range &range : ranges) {
-        parts.push_back(slice(of, dimension, are_whole_ ? range.start : next, range.length));
+        parts.push_back(slice(tensor, dimension, are_whole_ ? range.start : next, range.length));
         next += range.length;
     }
     return parts;

@@ -84,7 +84,8 @@ class Results {
 
   private:
     void set_tensors(void *out, void *lse, std::int64_t rows);
-    std::vector<annulus_tensor> parts(const annulus_tensor &of, int dimension, const std::vector<Range> &ranges) const;
+    std::vector<annulus_tensor> parts(const annulus_tensor &tensor, int dimension,
+                                      const std::vector<Range> &ranges) const;
 
     const AttendFiles &files_;
     const Inputs &inputs_;

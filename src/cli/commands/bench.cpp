@@ -123,7 +123,7 @@ void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &case
 }
 
 bool is_custom(const BenchOptions &options) {
-    return options.problem.given() || options.pattern.given();
+    return options.problem.is_given() || options.pattern.is_given();
 }
 
 // Throws unless a case of the user's own has all its sizes. Otherwise the program would ignore them and run the default

@@ -15,7 +15,7 @@ namespace annulus::cli {
 struct Scaling {
     std::vector<std::int64_t> lengths;
     std::int32_t heads;
-    bool backward;                // whether backward is timed, too
+    bool times_backward;          // false: only forward is timed
     std::int64_t tokens_in_a_row; // a sample repeats the call until it has computed this number of tokens
 };
 

@@ -158,7 +158,7 @@ void map(const MapOptions &options) {
                 lse_file->check_unchanged();
         });
         const Shards shards(masses.keys, ranks->count(), options.ranks.sharding);
-        ranks->collect([&](int rank) { return masses.stretches(shards.of(rank)); });
+        ranks->collect([&](int rank) { return masses.stretches(shards.ranges(rank)); });
         if (!ranks->has_rank_0())
             return;
         const std::vector<double> means = masses.mean_of_heads();

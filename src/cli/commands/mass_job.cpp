@@ -31,7 +31,7 @@ std::vector<double> Masses::mean_of_heads() const {
 MassJob::MassJob(annulus_context *context, Memory &memory, const Rank &rank, const Inputs &inputs,
                  std::int64_t query_start)
     : context_(context), memory_(memory), rank_(rank), inputs_(inputs), query_start_(query_start),
-      batch_(inputs.q.shape[0]), heads_(inputs.q.shape[2]), ranges_(rank.shards(inputs.k.shape[1]).of(rank.index)),
+      batch_(inputs.q.shape[0]), heads_(inputs.q.shape[2]), ranges_(rank.shards(inputs.k.shape[1]).ranges(rank.index)),
       rows_(rank.comm ? rank.shards(inputs.q.shape[1]).rows(rank.index) : inputs.q.shape[1]),
       keys_(rank.shards(inputs.k.shape[1]).rows(rank.index)), sum_dtype_(inputs.dtype_of_sums()),
       entry_flops_(estimate_flops(0, rows_)) {}
@@ -69,12 +69,12 @@ void MassJob::run(const std::optional<annulus_tensor> &lse, Masses &masses) {
         }
 }
 
-std::vector<annulus_tensor> MassJob::own_rows(const annulus_tensor &of, int dimension) const {
+std::vector<annulus_tensor> MassJob::own_rows(const annulus_tensor &tensor, int dimension) const {
     if (!rank_.comm)
-        return {of};
+        return {tensor};
     std::vector<annulus_tensor> parts;
     for (const Range &range : ranges_)
-        parts.push_back(slice(of, dimension, range.start, range.length));
+        parts.push_back(slice(tensor, dimension, range.start, range.length));
     return parts;
 }
 

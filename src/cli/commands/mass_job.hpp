@@ -41,7 +41,7 @@ class MassJob {
     void run(const std::optional<annulus_tensor> &lse, Masses &masses);
 
   private:
-    std::vector<annulus_tensor> own_rows(const annulus_tensor &of, int dimension) const;
+    std::vector<annulus_tensor> own_rows(const annulus_tensor &tensor, int dimension) const;
     // Estimates the FLOPs of a forward call on the `rows` query rows from row n on, of one batch entry.
     double estimate_flops(std::int64_t n, std::int64_t rows) const;
     std::int64_t rows_of_piece(int passes) const;

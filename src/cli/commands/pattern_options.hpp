@@ -24,7 +24,7 @@ struct PatternOptions {
     void add_to(Command &command);
     bool empty() const { return presets.empty() && branches.empty(); }
     // True if the user gave any of the pattern's options.
-    bool given() const {
+    bool is_given() const {
         return !empty() || head_groups || causal || !padding.empty() || !key_rule.empty() || scale.has_value();
     }
     // Returns the pattern for problems with `heads` query heads.

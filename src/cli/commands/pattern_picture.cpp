@@ -203,7 +203,7 @@ std::string path_of(const Cells &cells, const Scale &scale, int shade) {
 void draw_borders(Svg &svg, double left, double top, double side, double unit, const Shards &shards, int ranks) {
     constexpr double letters = 12; // height of the text
     for (int rank = 0; rank < ranks; ++rank)
-        for (const Range &range : shards.of(rank)) {
+        for (const Range &range : shards.ranges(rank)) {
             const double start = unit * static_cast<double>(range.start);
             const double length = unit * static_cast<double>(range.length);
             if (range.start > 0 && range.length > 0)

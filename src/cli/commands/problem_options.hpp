@@ -21,7 +21,7 @@ struct ProblemOptions {
 
     void add_to(Command &command, bool required);
     // True if the user gave any of the sizes.
-    bool given() const { return tokens || heads || kv_heads || head_dim || batch != 1; }
+    bool is_given() const { return tokens || heads || kv_heads || head_dim || batch != 1; }
     // Returns the problem with all tokens on one rank.
     annulus_problem problem() const;
 };

@@ -28,7 +28,7 @@ class Shards {
     Shards(std::int64_t tokens, int ranks, Sharding sharding);
 
     // Returns the positions of a rank, at least one range. Adjacent shards are one range.
-    std::vector<Range> of(int rank) const;
+    std::vector<Range> ranges(int rank) const;
     std::int64_t rows(int rank) const;
 
     std::int32_t count() const { return static_cast<std::int32_t>(lengths_.size()); }

@@ -18,7 +18,7 @@ text { font: 12px sans-serif }
 }
 
 void Svg::text(double x, double y, const std::string &text, Anchor anchor) {
-    const char *name = anchor == Anchor::start ? "start" : anchor == Anchor::middle ? "middle" : "end";
+    const char *name = anchor == Anchor::start ? "start" : "end";
     raw("<text class=\"ink\" x=\"" + number(x) + "\" y=\"" + number(y) + "\" text-anchor=\"" + name + "\">" +
         escaped(text) + "</text>");
 }

@@ -14,7 +14,7 @@ class Svg {
     // Sizes and positions are in pixels, from the upper left corner.
     Svg(double width, double height, const std::string &title);
 
-    enum class Anchor { start, middle, end };
+    enum class Anchor { start, end };
     void text(double x, double y, const std::string &text, Anchor anchor = Anchor::start);
     void rectangle(double x, double y, double width, double height, const std::string &attributes);
     // Adds an element as it is.
