@@ -15,7 +15,6 @@
 #include "cli/report/text.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -59,9 +58,7 @@ void store(const std::vector<double> &values, annulus_dtype dtype, void *to) {
 }
 
 std::string text_of(double value) {
-    char buffer[32];
-    std::snprintf(buffer, sizeof buffer, "%.4g", value);
-    return buffer;
+    return number_text(value, 4);
 }
 
 Drawing draw_masses(const MapOptions &options, const Grid &grid, const std::vector<double> &means, std::int64_t heads,

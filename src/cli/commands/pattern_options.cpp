@@ -164,9 +164,7 @@ Config PatternOptions::config(std::int32_t heads) const {
 std::vector<Config> PatternOptions::one_by_one(std::int32_t heads) const {
     const Config all = config(heads);
     std::vector<Config> configs;
-    for (std::int32_t i = 0; i < branch_count(all.get()); ++i) {
-        annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
-        check(annulus_config_get_branch(all.get(), i, &branch));
+    for (const annulus_branch &branch : get_branches(all.get())) {
         configs.push_back(make_config());
         check(annulus_config_add_branch(configs.back().get(), &branch, nullptr));
         check(annulus_config_set_causal(configs.back().get(), causal));

@@ -7,10 +7,10 @@
 #include "cli/arrays/host_tensor.hpp"
 #include "cli/devices/handles.hpp"
 #include "cli/report/svg.hpp"
+#include "cli/report/text.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <vector>
 
@@ -35,9 +35,7 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) {
 std::int64_t cell_of(const annulus_config *config, std::int64_t tokens) {
     const std::int64_t cell = divide_up(tokens, max_cells), longest = tokens / min_cells;
     std::int64_t dilation = 1;
-    annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
-    for (std::int32_t i = 0; i < branch_count(config); ++i) {
-        check(annulus_config_get_branch(config, i, &branch));
+    for (const annulus_branch &branch : get_branches(config)) {
         if (branch.dilation > longest)
             return cell;
         dilation = std::lcm(dilation, branch.dilation);
@@ -144,12 +142,6 @@ std::string ranges_text(const std::vector<std::size_t> &numbers) {
     return text;
 }
 
-std::string short_number(double value) {
-    char buffer[32];
-    std::snprintf(buffer, sizeof buffer, "%.3g", value);
-    return buffer;
-}
-
 // The shades of the picture, from few keys to the most.
 class Scale {
   public:
@@ -172,7 +164,7 @@ class Scale {
     }
     std::string label(int shade) const {
         const bool is_one_number = is_exact_ && largest_ == shades_;
-        return (is_one_number ? "" : "up to ") + short_number(largest_ * shade / shades_);
+        return (is_one_number ? "" : "up to ") + number_text(largest_ * shade / shades_, 3);
     }
 
   private:

@@ -48,9 +48,7 @@ std::int64_t phase_of(const annulus_branch &branch, std::int64_t h, std::int64_t
 
 void warn_of_heads(const annulus_config *config, std::int32_t heads, std::int64_t rows) {
     std::vector<bool> has_keys(static_cast<std::size_t>(heads));
-    for (std::int32_t i = 0; i < branch_count(config); ++i) {
-        annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
-        check(annulus_config_get_branch(config, i, &branch));
+    for (const annulus_branch &branch : get_branches(config)) {
         const std::int64_t length = branch.segment_length ? std::min(branch.segment_length, rows) : rows;
         const std::int32_t count = branch.head_count ? branch.head_count : heads - branch.first_head;
         for (std::int32_t h = 0; h < count; ++h)

@@ -49,6 +49,16 @@ std::int32_t branch_count(const annulus_config *config) {
     return count;
 }
 
+std::vector<annulus_branch> get_branches(const annulus_config *config) {
+    std::vector<annulus_branch> branches;
+    for (std::int32_t i = 0; i < branch_count(config); ++i) {
+        annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
+        check(annulus_config_get_branch(config, i, &branch));
+        branches.push_back(branch);
+    }
+    return branches;
+}
+
 Context create_context(const DeviceChoice &device) {
     annulus_context *context = nullptr;
     check(annulus_context_create(&context, device.kind, device.index), "--device " + device_name(device));

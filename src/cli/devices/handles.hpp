@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace annulus::cli {
 
@@ -36,6 +37,8 @@ using Comm = std::unique_ptr<annulus_comm, Destroy>;
 
 Config make_config();
 std::int32_t branch_count(const annulus_config *config);
+// Returns all branches of the config.
+std::vector<annulus_branch> get_branches(const annulus_config *config);
 Context create_context(const DeviceChoice &device);
 
 } // namespace annulus::cli

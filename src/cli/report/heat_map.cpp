@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <iterator>
 #include <utility>
 
@@ -28,12 +27,6 @@ Color color_of(double share) {
         color |= static_cast<Color>(std::lround(mixed)) << bits;
     }
     return color;
-}
-
-std::string number(double value) {
-    char buffer[32];
-    std::snprintf(buffer, sizeof buffer, "%.3g", value);
-    return buffer;
 }
 
 // Returns the number of the last colour: the 99th percentile of the finite values. It is finite and above 0.
@@ -90,7 +83,7 @@ Drawing draw(const HeatMap &map) {
         const double share = static_cast<double>(i) / (ticks - 1);
         const bool has_more = i + 1 == ticks && largest > scale_max;
         drawing.words.push_back({x + bar + 6, top + bar_height * (1 - share) + 4,
-                                 number(scale_max * share) + (has_more ? " or more" : "")});
+                                 number_text(scale_max * share, 3) + (has_more ? " or more" : "")});
     }
     drawing.words.push_back({x, top + bar_height + line, map.unit});
     if (std::ranges::any_of(map.values, [](double value) { return std::isnan(value); }))

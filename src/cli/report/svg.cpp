@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/svg.hpp"
 
-#include <cstdio>
+#include "cli/report/text.hpp"
 
 namespace annulus::cli {
 
@@ -46,9 +46,7 @@ std::string Svg::escaped(const std::string &text) {
 }
 
 std::string Svg::number(double value) {
-    char buffer[64];
-    std::snprintf(buffer, sizeof buffer, "%.6g", value);
-    return buffer;
+    return number_text(value, 6);
 }
 
 } // namespace annulus::cli

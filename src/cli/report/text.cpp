@@ -2,6 +2,7 @@
 #include "cli/report/text.hpp"
 
 #include <charconv>
+#include <cstdio>
 #include <system_error>
 
 namespace annulus::cli {
@@ -29,6 +30,12 @@ std::string joined(const std::vector<std::string> &words, std::string_view separ
 
 std::string counted(std::int64_t count, const std::string &one, const std::string &many) {
     return std::to_string(count) + " " + (count == 1 ? one : many);
+}
+
+std::string number_text(double value, int digits) {
+    char buffer[64];
+    std::snprintf(buffer, sizeof buffer, "%.*g", digits, value);
+    return buffer;
 }
 
 std::vector<std::string> lines_of(std::string_view text, std::size_t width) {

@@ -19,6 +19,9 @@ std::string joined(const std::vector<std::string> &words, std::string_view separ
 // Returns text such as "1 query" or "2 queries".
 std::string counted(std::int64_t count, const std::string &one, const std::string &many);
 
+// Returns the number with at most `digits` significant digits, without trailing zeros.
+std::string number_text(double value, int digits);
+
 // Returns the words of `text` in lines of at most `width` characters. A longer word has a line of its own.
 std::vector<std::string> lines_of(std::string_view text, std::size_t width);
 
