@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where calls take their memory: an exact workspace, an allocator, the process. And all memory must be returned.
+ * The sources of a call's memory: an exact workspace, an allocator, the process. All memory must be returned.
  */
 #include "fixture.h"
 
