@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""meson-python, which refuses an editable install that could not be imported. What pip calls: pyproject.toml."""
+"""The build backend that pip calls (pyproject.toml): meson-python, except that it refuses an editable install that
+could not be imported."""
 
 import pathlib
 import tempfile
@@ -15,7 +16,7 @@ from mesonpy import (  # noqa: F401 - the hooks of PEP 517 and PEP 660
 
 
 def build_editable(*arguments, **options):
-    """An editable install runs ninja, and swig if need be, at each import, when pip's build environment is gone."""
+    """An editable install runs ninja, and swig if needed, at each import. pip's build environment is gone by then."""
     if pathlib.Path(tempfile.gettempdir()) in pathlib.Path(mesonpy.__file__).parents:
         raise SystemExit(
             "An editable install is built anew when annulus is imported, by the tools of its own environment:\n"

@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# build_wheel.sh DIRECTORY [OPTION]...: builds the library once and from it a wheel for every supported Python in PATH,
-# with venv and headers, into DIRECTORY. PYTHONS in the environment names others. Options are those of meson setup, such
-# as -Dcuda-arch=80,90. The plugin for CUDA is in the wheels where nvcc is in PATH; CUDA's libraries are not, which pip
-# installs (the extra cuda13), nor is MPI. auditwheel finds which glibc they need.
+# build_wheel.sh DIRECTORY [OPTION]...: builds the library once and writes wheels of it to DIRECTORY, for every
+# supported Python in PATH that has venv and headers. PYTHONS in the environment names other Pythons. OPTION is an
+# option of meson setup, such as -Dcuda-arch=80,90.
+# The wheels contain the CUDA plugin if nvcc is in PATH. They do not contain CUDA's libraries, which pip installs (the
+# extra cuda13), nor MPI. auditwheel finds the glibc version that they need.
 set -eu
 [ $# -ge 1 ] || {
     echo "usage: build_wheel.sh DIRECTORY [OPTION]..." >&2
@@ -14,7 +15,7 @@ directory=$(cd "$1" && pwd)
 shift
 cd "$(dirname "$0")/.."
 
-# has_headers <python>: whether it runs, and extension modules can be built for it.
+# has_headers <python>: succeeds if it runs and extension modules can be built for it.
 has_headers() {
     "$1" -c 'import os, sys, sysconfig, venv
 sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null
@@ -37,7 +38,7 @@ else
     cuda=disabled
     echo 'no nvcc in PATH: the wheels will be for the CPU alone'
 fi
-set -- -Dmpi=disabled -Dcuda=$cuda "$@" # the last of two holds: the caller's
+set -- -Dmpi=disabled -Dcuda=$cuda "$@" # the caller's options come last and so take effect
 for option; do
     set -- "$@" "-Csetup-args=$option"
     shift
@@ -46,7 +47,7 @@ done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# One Meson for all Pythons: another one would compile the library anew.
+# Uses one Meson for all Pythons; another one would compile the library again.
 python3 -m venv "$scratch/tools"
 tools=$scratch/tools/bin
 "$tools/pip" install --quiet --upgrade pip
@@ -57,7 +58,7 @@ export MESON="$tools/meson" NINJA="$tools/ninja" PATH
 for python in $pythons; do
     echo "== a wheel for $python"
     "$python" -m venv --clear "$scratch/python"
-    "$scratch/python/bin/pip" install --quiet --upgrade pip # older ones know no repeated settings
+    "$scratch/python/bin/pip" install --quiet --upgrade pip # older versions do not know repeated
     "$scratch/python/bin/pip" wheel --quiet --no-deps --wheel-dir "$scratch/built" "-Cbuild-dir=$scratch/build" "$@" .
 done
 

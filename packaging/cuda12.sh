@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# cuda12.sh DIRECTORY [CAPABILITIES]: builds the library and its plugin for CUDA in DIRECTORY/build by CUDA 12.4, the
-# plugin for GPUs of compute capability 6.0, 6.1 and 7.0 (P100, GTX 10, V100), which CUDA 13 does not know, or of some of
-# them, as in 60,70. DIRECTORY is not in the source tree, since Meson takes no headers of systems from there.
-# They are compiled, not run.
+# cuda12.sh DIRECTORY [CAPABILITIES]: builds the library and its CUDA plugin in DIRECTORY/build with CUDA 12.4. The
+# plugin is for GPUs that CUDA 13 does not support: compute capability 6.0, 6.1 and 7.0 (P100, GTX 10, V100).
+# CAPABILITIES selects some of them, such as 60,70. The kernels are compiled, not run. DIRECTORY must not be in the
+# source tree, since Meson accepts no system headers there.
 #
-# The toolkit is unpacked into DIRECTORY/toolkit, nothing is installed: its compiler is of Debian 13 (non-free), which
-# works on Debian 12 too, its headers and libraries are of NVIDIA's wheels on PyPI. Needs curl, dpkg-deb, pip, unzip, and
-# 2 GB of disk. Exits 77 where the toolkit cannot be had.
+# The script unpacks the toolkit into DIRECTORY/toolkit and installs nothing. The compiler is Debian 13's (non-free),
+# which works on Debian 12, too. The headers and libraries are from NVIDIA's wheels on PyPI. It needs curl, dpkg-deb,
+# pip, unzip, and 2 GB of disk. It exits with 77 if the toolkit is not available.
 set -eu
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then
     echo "usage: cuda12.sh DIRECTORY [CAPABILITIES]" >&2
@@ -49,7 +49,7 @@ if [ ! -d "$toolkit" ]; then
             fi
         done
     done
-    # Where nvcc finds the rest: beside itself.
+    # Tells nvcc that the rest of the toolkit is beside it.
     cat >"$scratch/tree/bin/nvcc.profile" <<'end'
 TOP = $(_HERE_)/..
 NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
@@ -68,7 +68,7 @@ end
     for library in cudart cublas cublasLt; do
         ln -s "lib$library.so.12" "$scratch/tree/lib64/lib$library.so"
     done
-    # Meson tries nvcc with the static libraries, which the wheels do not have.
+    # Meson tests nvcc with the static libraries, which the wheels do not have.
     echo "INPUT($toolkit/lib64/libcudart.so.12)" >"$scratch/tree/lib64/libcudart_static.a"
     ar rc "$scratch/tree/lib64/libcudadevrt.a"
     mv "$scratch/tree" "$toolkit"

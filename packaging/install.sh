@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# install.sh SECTION...: installs the Debian packages of these sections of packages.txt that are missing.
+# install.sh SECTION...: installs the missing Debian packages of the given sections of packages.txt.
 set -eu
 for section; do
     case $section in
     pypi*) echo "install.sh: section $section lists PyPI's packages; pip installs them" >&2 && exit 2 ;;
     esac
 done
-command -v dpkg-query >/dev/null || exit 0 # not Debian: the build says what it lacks
+command -v dpkg-query >/dev/null || exit 0 # not Debian: the build reports what is missing
 
 missing=''
 for package in $(sh "$(dirname "$0")/list.sh" "$@"); do

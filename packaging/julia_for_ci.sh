@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# julia_for_ci.sh DIRECTORY: for continuous integration on Debian 12, which has no Julia. Downloads Debian 11's (1.5.3)
-# and those of its dependencies that the machine lacks, checked by Debian's keyring, and unpacks them into DIRECTORY.
-# The system's own packages and package lists stay as they are. DIRECTORY/julia runs it.
+# julia_for_ci.sh DIRECTORY: unpacks Julia into DIRECTORY, for continuous integration on Debian 12, which has no Julia.
+# It downloads Debian 11's Julia (1.5.3) and the dependencies that the machine lacks, and checks them by Debian's
+# keyring. The system's packages and package lists do not change. DIRECTORY/julia runs Julia.
 set -eu
 [ $# = 1 ] || {
     echo "usage: julia_for_ci.sh DIRECTORY" >&2
@@ -17,7 +17,7 @@ mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$apt/empty"
 echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bullseye main" \
     >"$apt/sources.list"
 
-# apt_get WORD...: with lists and archives of its own; only the list of installed packages is the system's.
+# apt_get WORD...: runs apt-get with its own lists and archives, but with the system's list of installed packages.
 apt_get() {
     apt-get -qq -o Dir::Etc::SourceList="$apt/sources.list" -o Dir::Etc::SourceParts="$apt/empty" \
         -o Dir::Etc::PreferencesParts="$apt/empty" -o Dir::State::Lists="$apt/lists" \
@@ -26,7 +26,7 @@ apt_get() {
 }
 apt_get update
 apt_get install --download-only --no-install-recommends --yes julia
-# Julia's own description of compiled code is for the libunwind it was built with; a newer one crashes on it.
+# Julia's descriptions of compiled code require the libunwind that it was built with; a newer one crashes.
 (cd "$apt/archives" && apt_get download libunwind8/bullseye)
 
 for package in "$apt"/archives/*.deb; do
@@ -36,7 +36,8 @@ rm -rf "$apt"
 
 multiarch=$(gcc -dumpmachine)
 libraries=$directory/root/usr/lib/$multiarch
-# Links to libraries of packages that the machine had already point beside the unpacked ones: to the system's.
+# Links to libraries that the machine had already point to files that were not unpacked. Makes them point to the
+# system's libraries.
 find "$libraries/julia" -xtype l | while read -r link; do
     name=$(basename "$(readlink "$link")")
     for place in "/usr/lib/$multiarch" "/lib/$multiarch"; do
@@ -44,8 +45,8 @@ find "$libraries/julia" -xtype l | while read -r link; do
     done
 done
 
-# Julia finds its own files by the place of its program; LD_LIBRARY_PATH serves the libraries that came with it. That
-# libunwind has a C++ unwinder too, which must not take the place of the one that this machine's C++ is for.
+# Julia finds its own files by the directory of its program, and its libraries by LD_LIBRARY_PATH. The old libunwind
+# also has a C++ unwinder, which must not replace the one of this machine's C++.
 unwinder=$(gcc -print-file-name=libgcc_s.so.1)
 cat >"$directory/julia.new" <<END
 #!/bin/sh

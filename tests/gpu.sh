@@ -1,9 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# sh tests/gpu.sh [--full] [DIRECTORY]: runs the tests that need NVIDIA GPUs, before each change of device code is merged.
-# Each problem is computed in one dtype in turn, without the largest sizes; with --full, before a release, in all of them.
-# DIRECTORY is a Meson build directory, perhaps built elsewhere and copied. Without it, the script builds build/gpu for
-# the GPUs here. The last line is `N passed, N failed, N skipped`; the exit status is 1 if a case failed.
+# sh tests/gpu.sh [--full] [DIRECTORY]: runs the tests that need NVIDIA GPUs. Run it before a change of device code is
+# merged.
+# Each problem is computed in one of the dtypes in turn, without the largest sizes. With --full, before a release, each
+# problem is computed in all dtypes and sizes.
+# DIRECTORY is a Meson build directory, which may have been built elsewhere and copied. Without it, the script builds
+# build/gpu for this machine's GPUs. The last line is `N passed, N failed, N skipped`. The exit status is 1 if a case
+# failed.
 set -eu
 tests=$(dirname "$0")
 full=''

@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # sh tests/run.sh                 builds the library, the program and the Python package, and runs the quick tests
-# sh tests/run.sh --ci            the steps that continuous integration adds to these
-# sh tests/run.sh --nightly       the steps that are too long for that
-# sh tests/run.sh --all           all three
-# sh tests/run.sh STEP...         some steps; CONTRIBUTING.md says what each does
+# sh tests/run.sh --ci            runs the further steps of continuous integration
+# sh tests/run.sh --nightly       runs the steps that are too long for continuous integration
+# sh tests/run.sh --all           runs all steps
+# sh tests/run.sh STEP...         runs the given steps; CONTRIBUTING.md describes them
 #
-# On Debian and Ubuntu a step installs the packages that it needs and that are missing (packaging/packages.txt). Each
-# step leaves its results in build/results/STEP. The last line is `N passed, N failed, N skipped`.
+# On Debian and Ubuntu a step installs the packages that it needs if they are missing (packaging/packages.txt). Each
+# step writes its results to build/results/STEP. The last line is `N passed, N failed, N skipped`.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -20,7 +20,7 @@ quick='quick'
 ci='gates faults languages address threads kernels'
 nightly='full seeds soak fuzz tidy mutants packages arm64 cuda12 kernels_all'
 
-# about STEP: says in a line what the step does, and how long it takes on two cores.
+# about STEP: prints a line on what the step does and how long it takes on two cores.
 about() {
     case $1 in
         quick) echo 'the library, the program, the Python package and their quick tests; about 8 minutes, 3 when repeated' ;;
@@ -63,8 +63,8 @@ for argument; do
     esac
 done
 
-# configure DIRECTORY OPTION...: sets up a build with lines for stack traces alone, since compilers take twice as long
-# with all that debuggers want.
+# configure DIRECTORY OPTION...: sets up a build with debug information for stack traces only. Full debug information
+# would double the compile time.
 configure() {
     directory=$1
     shift
@@ -75,8 +75,8 @@ configure() {
     }
 }
 
-# test_suites DIRECTORY OPTION...: builds what the suites need, and runs them. A failing test is counted below; it does
-# not keep the others from running.
+# test_suites DIRECTORY OPTION...: builds and runs the suites. A failing test is counted below and does not stop the
+# other tests.
 test_suites() {
     directory=$1
     shift
@@ -101,7 +101,7 @@ command_test() {
 
 configure_quick() {
     sh packaging/install.sh build cli mpi test python doc abi
-    # Without a GPU no kernel is compiled.
+    # Kernels are compiled only on a machine with a GPU.
     cuda='-Dcuda=disabled'
     ! has_gpu || cuda='-Dcuda=auto -Dcuda-arch=native'
     # shellcheck disable=SC2086
@@ -111,7 +111,7 @@ configure_quick() {
 step_quick() {
     configure_quick
     meson compile -C build/test
-    # The processes of some tests wait for one another most of the time.
+    # The processes of some tests mostly wait for one another, so one test more than there are cores runs at a time.
     ANNULUS_TEST_QUICK=1 test_suites build/test --no-rebuild --num-processes "$(($(nproc) + 1))" --suite headers \
         --suite abi --suite capi --suite unit --suite engines --suite ranks --suite cli --suite bindings --suite examples
 }
@@ -150,7 +150,7 @@ sanitized() {
         test_suites "$directory" --timeout-multiplier 4 "$@"
 }
 
-# By clang, which takes half of g++'s time for these sanitizers.
+# Uses clang, whose sanitizers take half the time of g++'s.
 step_address() {
     sh packaging/install.sh build cli test fuzz
     configure build/address --native-file tests/fuzz/clang.ini -Dfuzz=false -Dcli=enabled -Dpython=disabled \
@@ -165,7 +165,7 @@ step_threads() {
     sanitized build/threads --suite ranks --suite threads
 }
 
-# compile_kernels DIRECTORY OPTION...: a machine without nvcc skips it.
+# compile_kernels DIRECTORY OPTION...: compiles the kernels; skips it without nvcc.
 compile_kernels() {
     command -v nvcc >/dev/null || {
         echo 'skipped nvcc is not in PATH' >"$results/commands"
@@ -197,7 +197,7 @@ step_seeds() {
 
 step_soak() {
     configure_quick
-    # Meson keeps other logs of benchmarks than of tests.
+    # Meson writes other logs for benchmarks than for tests.
     command_test soak_long meson test -C build/test --benchmark --suite soak
 }
 
@@ -226,7 +226,7 @@ step_packages() {
     for suite in bookworm trixie noble; do
         command_test "readme_$suite" sh packaging/smoke/in_bare_root.sh "$suite"
     done
-    # MPI's programs for run time, without its headers.
+    # MPI's run-time programs, without its headers.
     command_test readme_openmpi sh packaging/smoke/in_bare_root.sh trixie openmpi-bin
 }
 
@@ -251,7 +251,7 @@ for step in $steps; do
     printf '\n== %s  %s: ' "$(date +%H:%M:%S)" "$step"
     about "$step"
     begin=$(date +%s)
-    # A step that breaks off, because a build fails for instance, counts as one failed test.
+    # A step that stops early, for example because a build fails, counts as one failed test.
     set +e
     (
         set -e

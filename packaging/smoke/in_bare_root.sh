@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# in_bare_root.sh SUITE [PACKAGE]...: makes a root of nothing but the essential packages of SUITE (bookworm, trixie of
-# Debian, noble of Ubuntu), sudo and these packages. There it runs the commands of README.md's section Install, as they
-# stand, on what was committed last, and tries out what they installed. The lines for `instead` are left out.
-# Needs root or sudo, debootstrap with the keyring of the distribution (packages.txt, section bare), and 2 GB of disk.
-# Exits with 77 where no such root can be made.
+# in_bare_root.sh SUITE [PACKAGE]...: makes a root with only the essential packages of SUITE, sudo and the given
+# packages. SUITE is bookworm or trixie of Debian, or noble of Ubuntu. In the root, the script runs the commands of
+# README.md's section Install on the last commit, and tests what they installed. It leaves out the lines marked
+# `instead`.
+# It needs root or sudo, debootstrap with the keyring of the distribution (packages.txt, section bare), and 2 GB of
+# disk. It exits with 77 if it cannot make such a root.
 set -eu
 [ $# -ge 1 ] || {
     echo "usage: in_bare_root.sh SUITE [PACKAGE]..." >&2
@@ -38,8 +39,8 @@ $as_root debootstrap --variant=minbase --include=sudo --components="$components"
     exit 77
 }
 
-# What stands between the lines ```sh and ``` of the section. Each line must succeed, which `set -e` does not ask of
-# what stands before &&.
+# Prints the commands between the lines ```sh and ``` of the section. Each line must succeed; `set -e` does not check
+# commands before &&.
 commands=$(awk '/^## / { wanted = $0 == "## Install" }
     /^```/ { inside = wanted && $0 == "```sh"; next }
     inside && !/# instead/ { print; print "[ $? = 0 ]" }' README.md)
@@ -51,7 +52,7 @@ echo "$commands" | grep -q 'meson install' || {
 $as_root mkdir "$root/annulus"
 git -c safe.directory='*' archive HEAD | $as_root tar -C "$root/annulus" -x
 $as_root cp packaging/smoke/smoke.c "$root/annulus/program.c"
-$as_root cp -L /etc/ssl/certs/ca-certificates.crt "$root/certificates" # this machine's, for pip
+$as_root cp -L /etc/ssl/certs/ca-certificates.crt "$root/certificates" # this machine's certificates, for pip
 echo 'APT::Get::Assume-Yes "true";' | $as_root tee "$root/etc/apt/apt.conf.d/yes" >/dev/null
 $as_root tee "$root/commands" >/dev/null <<END
 set -eux
@@ -68,7 +69,7 @@ print("annulus", annulus.__version__, "from", annulus.__file__)
 end
 END
 
-# What is mounted, and what still runs, goes with the name spaces.
+# Mounts and processes end with the namespaces.
 # shellcheck disable=SC2016
 $as_root unshare --mount --pid --fork --kill-child sh -euc '
     mount -t proc proc "$1/proc"

@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# in_scratch_root.sh DIRECTORY: installs the packages in DIRECTORY (build_deb.sh) by dpkg on top of a copy of this
-# machine's file system, runs smoke.sh there, and removes and purges them. The copy is an overlay in memory: the machine
-# stays as it is. The sources and /tmp are hidden in it. Needs root or sudo, and the packages that those in DIRECTORY
-# depend on. Exits with 77 where overlays cannot be mounted, as in most containers.
+# in_scratch_root.sh DIRECTORY: installs the packages in DIRECTORY (build_deb.sh) by dpkg on a copy of this machine's
+# file system. It runs smoke.sh there, then removes and purges the packages. The copy is an overlay in memory, so the
+# machine does not change. The sources and /tmp are hidden in it.
+# It needs root or sudo, and the dependencies of the packages in DIRECTORY. It exits with 77 if overlays cannot be
+# mounted, as in most containers.
 set -eu
 [ $# = 1 ] || {
     echo "usage: in_scratch_root.sh DIRECTORY" >&2
@@ -17,7 +18,7 @@ as_root=''
 
 $as_root unshare --mount true || exit 77
 
-# Everything that is mounted goes with the name space.
+# All mounts end with the namespace.
 # shellcheck disable=SC2016
 exec $as_root unshare --mount sh -euc '
     directory=$1 smoke=$2 sources=$3

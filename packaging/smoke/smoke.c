@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compiled against an installed libannulus. Queries of zeros weigh all their keys equally: under a causal mask row n of
- * O is the mean of V's rows 0 … n, and LSE is log(n + 1).
+ * Compiled against an installed libannulus. Queries of zeros give all their keys the same weight. Under a causal mask
+ * row n of O is then the mean of V's rows 0 … n, and LSE is log(n + 1).
  */
 #include <annulus/annulus.h>
 #include <math.h>

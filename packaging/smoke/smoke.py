@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed Python package and program: smoke.py does what smoke.c does, by either. The program's files are written
-to the current directory."""
+"""Does the same as smoke.c with the installed Python package and with the program. The program's files are written to
+the current directory."""
 
 import subprocess
 

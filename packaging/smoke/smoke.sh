@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# smoke.sh: tries out the installed packages, and nothing but what is installed: a C program found by pkg-config, the
-# annulus program and the Python package.
+# smoke.sh: tests the installed packages, and uses only what is installed: a C program found by pkg-config, the annulus
+# program and the Python package.
 set -eux
 sources=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
@@ -10,7 +10,8 @@ cd "$scratch"
 export PATH=/usr/bin:/bin PYTHONSAFEPATH=1
 unset LD_LIBRARY_PATH LD_PRELOAD LIBRARY_PATH CPATH C_INCLUDE_PATH PKG_CONFIG_PATH PKG_CONFIG_LIBDIR PYTHONPATH
 
-# loads_installed FILE: the dynamic linker takes the library from where the package put it, by no path written in FILE.
+# loads_installed FILE: succeeds if the dynamic linker takes the library from the package's directory, without a path
+# written in FILE.
 loads_installed() {
     ldd "$1" | grep -E 'libannulus\.so\.1 => (/usr)?/lib/[^/]+/libannulus\.so\.1 '
     ! readelf -d "$1" | grep -E 'RPATH|RUNPATH'
@@ -23,7 +24,7 @@ loads_installed ./smoke
 
 loads_installed /usr/bin/annulus
 annulus info
-annulus info | grep 'MPI Open MPI' # by libannulus-mpi1
+annulus info | grep 'MPI Open MPI' # provided by libannulus-mpi1
 man --where annulus
 
 /usr/bin/python3 "$sources/smoke.py"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The annulus program. Exit codes: 0 done, 1 failed (memory, disk), 2 bad options or files, 128 + n ended by signal n.
+// The annulus program. Exit codes: 0: done; 1: failed (memory, disk); 2: bad options or files; 128 + n: ended by signal
+// n.
 #include "cli/commands/commands.hpp"
 #include "cli/ranks/mpi_place.hpp"
 #include "cli/report/failure.hpp"
@@ -25,16 +26,16 @@ namespace annulus::cli {
 
 namespace {
 
-// Processes that mpirun started fail together, and one says why.
+// Prints the message and returns the exit code. All processes of mpirun fail together, and only rank 0 prints.
 int report(int exit_code, const std::string &message) {
     if (mpi_place().rank == 0)
         std::fputs(error_line(message).c_str(), stderr);
     return exit_code;
 }
 
-// What is wrong with how often an option is given, or its value; empty: nothing that is known.
+// Returns what is wrong with the count or the value of an option. Returns an empty string if that is not the error.
 std::string complaint(const CLI::App &command, const CLI::ArgumentMismatch &error) {
-    const std::string message = error.what(); // begins with the option's name
+    const std::string message = error.what(); // begins with the name of the option
     for (const OptionDoc &doc : describe(command).options)
         for (const std::string &name : doc.names)
             if (message.starts_with(name + ": ")) {
@@ -47,8 +48,8 @@ std::string complaint(const CLI::App &command, const CLI::ArgumentMismatch &erro
     return "";
 }
 
-// What is wrong with the command line. A word that a command does not know comes first: an option that is missing may
-// be there, misspelt.
+// Returns what is wrong with the command line. An unknown word comes before a missing option, since the word may be
+// that option, misspelt.
 std::string complaint(const CLI::App &program, const CLI::ParseError &error) {
     std::vector<const CLI::App *> given{&program};
     for (const CLI::App *command : program.get_subcommands())
@@ -81,7 +82,7 @@ void run(CLI::App &program, int argc, char **argv) {
     const auto generate = [&program](const std::string &kind) {
         const CommandDoc doc = describe(program);
         std::string text = kind == "man" ? man_page(doc) : kind == "bash" ? bash_completion(doc) : zsh_completion(doc);
-        text.pop_back(); // the end of the last line, which CLI11 adds
+        text.pop_back(); // CLI11 adds the last newline itself
         throw CLI::CallForVersion(text, 0);
     };
     Command(program).parsed("--generate", generate, "").one_of({"man", "bash", "zsh"}).group(""); // for the build
@@ -123,7 +124,7 @@ int run_and_report(int argc, char **argv) {
 int main(int argc, char **argv) {
     try {
         return annulus::cli::run_and_report(argc, argv);
-    } catch (...) { // not even memory for a message of our own
+    } catch (...) { // no memory for a message of our own
         std::fputs("annulus: out of memory\n", stderr);
         return annulus::cli::exit_failed;
     }

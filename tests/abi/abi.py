@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's symbols: declared in the headers, listed in the version script and exported must be the same set; and
-a C program that uses every one of them links and runs. annulus_knows() knows the headers' enumerators, literals.c every
-enumerator and macro. Results in TAP.
+"""Tests the library's symbols. The headers, the version script and the library's exports must have the same set. A C
+program that uses every symbol links and runs. annulus_knows() knows the headers' enumerators, and literals.c contains
+every enumerator and macro. Results in TAP.
 
 abi.py <api directory> <version script> <library> <soname> <C compiler>...
 """
@@ -25,7 +25,7 @@ def declared_functions(api):
 
 
 def enumerations(api):
-    """The enumerators with their values, by the enumeration's name."""
+    """Returns the enumerators with their values, by the enumeration's name."""
     text = "".join(header.read_text(encoding="utf-8") for header in sorted(pathlib.Path(api).glob("annulus/*.h")))
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
     found = re.findall(r"\btypedef\s+enum\s+annulus_(\w+)\s+ANNULUS_ENUM_INT32\s*\{(.*?)\}", text, flags=re.DOTALL)
@@ -36,12 +36,13 @@ def enumerations(api):
 
 
 def unknown_enumerators(api, library):
-    """What annulus_knows() does not say of the headers' enumerators: that it knows each, and none but them."""
+    """Returns the differences between annulus_knows() and the headers' enumerators: it must know each of them and no
+    other value."""
     knows = ctypes.CDLL(library).annulus_knows
     knows.argtypes = ctypes.c_int32, ctypes.c_int64
     declared = enumerations(api)
     features = declared["feature"]
-    del declared["dtype"]["ANNULUS_DTYPE_NONE"]  # it stands for a dtype that is left out
+    del declared["dtype"]["ANNULUS_DTYPE_NONE"]  # it stands for a dtype that is not given
     problems = differences(
         "the headers", [f"ANNULUS_FEATURE_{name.upper()}" for name in declared], "annulus_feature", list(features)
     )
@@ -63,7 +64,7 @@ def listed_functions(version_script):
 def exported_symbols(library):
     table = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
     symbols = [line.split()[-2:] for line in table.splitlines()]
-    return [name.partition("@")[0] for kind, name in symbols if kind != "A"]  # A: the version's own name
+    return [name.partition("@")[0] for kind, name in symbols if kind != "A"]  # A is the name of the version itself
 
 
 def soname(library):
@@ -85,10 +86,10 @@ def link_and_run(functions, api, library, compiler):
 
 
 def declared_literals(api):
-    """Names of enumerators and of macros that stand for a value or for a struct's first values."""
+    """Returns the names of enumerators and of macros that stand for a value or for a struct's first values."""
     names = set()
     for header in sorted(pathlib.Path(api).glob("annulus/*.h")):
-        if header.name == "export.h":  # for compilers alone
+        if header.name == "export.h":  # only for compilers
             continue
         text = re.sub(r"/\*.*?\*/", " ", header.read_text(encoding="utf-8"), flags=re.DOTALL)
         names.update(re.findall(r"^#define (ANNULUS_(?!VERSION)\w+)[ (]", text, re.MULTILINE))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the library to the ABI that annulus.abi beside this file describes (see ABI.md), with libabigail's abidw and
-abidiff: what took something away or changed it fails, what was added is told.
+"""Compares the library with the ABI in annulus.abi (see ABI.md), by libabigail's abidw and abidiff. A removal or change
+fails; an addition is only reported.
 
 abidiff.py check LIBRARY COMPILER...
-    compares LIBRARY with annulus.abi, and shows on altered headers that the comparison tells what breaks a program from
-    what does not. Results in TAP.
+    compares LIBRARY with annulus.abi. Also tests on altered headers that the comparison tells changes that break
+    programs from other changes. Results in TAP.
 abidiff.py renew LIBRARY
     writes annulus.abi from LIBRARY, which must have been built with debug info.
 """
@@ -26,7 +26,8 @@ HEADING = (
     "\n     SPDX-License-Identifier: Apache-2.0\n"
     "     The ABI of libannulus: written by tests/abi/abidiff.py, read by libabigail's abidiff; see ABI.md.\n"
 )
-# Of abidiff's exit status: something differs, something is gone. The bits 1 and 2 mean that it could not compare.
+# Bits of abidiff's exit status: 4, the ABI differs; 8, programs break. The bits 1 and 2 mean that abidiff could not
+# compare.
 CHANGED = 4 | 8
 
 
@@ -50,8 +51,8 @@ def references(element):
 
 
 def write_dump(library, headers, path):
-    """Writes what a C program sees of the library: its exported functions and the types that these reach, those that
-    the headers only declare as declarations. abidw itself adds the C++ inside and where the compiler found things."""
+    """Writes the part of the library that a C program sees: its exported functions and the types that they use. Types
+    that the headers only declare stay declarations. abidw's full dump also has the C++ inside and source locations."""
     full = path.with_suffix(".full")
     checked(
         ["abidw", "--headers-dir", headers, "--drop-private-types", "--type-id-style", "hash", "--out-file", full]
@@ -68,7 +69,7 @@ def write_dump(library, headers, path):
         if not element.get("id"):
             continue
         if element.get("is-declaration-only"):
-            element[:], element.text = [], None  # its member functions
+            element[:], element.text = [], None  # removes its member functions
             types.setdefault(element.get("id"), element)
         else:
             types[element.get("id")] = element
@@ -95,7 +96,7 @@ def data_members(struct):
 
 
 def structs_that_grow(corpus):
-    """Those that begin with `size`, which tells the caller's version (ABI.md)."""
+    """Returns the structs that begin with `size`, which tells the caller's version (ABI.md)."""
     for struct in corpus.iter("class-decl"):
         first = next(iter(data_members(struct)), None)
         if first is not None and first.find("var-decl").get("name") == "size":
@@ -103,8 +104,8 @@ def structs_that_grow(corpus):
 
 
 def write_common_part(old, new, path):
-    """Writes `new` with every struct that begins with `size` cut to the fields that it has in `old`. A field that does
-    not lie behind the whole old struct, but in its padding, stays: its presence cannot be told by size."""
+    """Writes `new`, and cuts every struct that begins with `size` to the fields that it has in `old`. A new field in
+    the padding of the old struct stays, since `size` cannot tell whether it is present."""
     corpus = ElementTree.parse(new)
     known = {struct.get("name"): struct for struct in structs_that_grow(ElementTree.parse(old))}
     for struct in structs_that_grow(corpus):
@@ -121,7 +122,7 @@ def write_common_part(old, new, path):
 
 
 def compare(old, new):
-    """(what breaks programs, what is different at all), in abidiff's words; '' where there is nothing."""
+    """Returns (the changes that break programs, all changes), in abidiff's words; '' for no change."""
     common = new.with_suffix(".common")
     write_common_part(old, new, common)
     options = ["abidiff", "--no-default-suppression", "--no-show-locs"]
@@ -134,7 +135,7 @@ def compare(old, new):
 
 
 def empty_functions(api):
-    """C source: every function of the headers, with nothing in it."""
+    """Returns C source with an empty definition of every function in the headers."""
     source = "#include <annulus/annulus.h>\n"
     for header in sorted(api.glob("annulus/*.h")):
         text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -145,7 +146,7 @@ def empty_functions(api):
 
 
 def dump_of_headers(api, directory):
-    """The path of a dump, in `directory`, of the library that these headers describe."""
+    """Returns the path of a dump, in `directory`, of the library that these headers describe."""
     versions = VERSION_SCRIPT.read_text(encoding="utf-8") + "\nANNULUS_LATER { global: annulus_added; };\n"
     (directory / "empty.map").write_text(versions, encoding="utf-8")
     (directory / "empty.c").write_text(empty_functions(api), encoding="utf-8")
@@ -158,7 +159,7 @@ def dump_of_headers(api, directory):
 
 
 class Kept(unittest.TestCase):
-    """What the library and its headers are now, against annulus.abi."""
+    """Compares the library and its headers now with annulus.abi."""
 
     def assert_kept(self, dump):
         breaking, different = compare(DUMP, dump)
@@ -181,7 +182,7 @@ class Kept(unittest.TestCase):
 
 
 class Alterations(unittest.TestCase):
-    """The headers as they are against altered ones."""
+    """Compares the present headers with altered ones."""
 
     @classmethod
     def setUpClass(cls):
@@ -190,7 +191,7 @@ class Alterations(unittest.TestCase):
         cls.present = dump_of_headers(API, pathlib.Path(scratch.name))
 
     def differences(self, header, old, new):
-        """compare() of the headers and of those in one of which `new` stands for `old`."""
+        """Returns compare() of the headers and of a copy in which one header has `new` instead of `old`."""
         with tempfile.TemporaryDirectory() as scratch:
             scratch = pathlib.Path(scratch)
             shutil.copytree(API, scratch / "api")

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program of the first day of ABI 1. first_declarations.h holds what the headers declared then, with sizes, numbers
- * and layouts as they were; no header of today is included. So this program, compiled today, is the one that was
- * compiled then, and it must go on working with every library of the soname libannulus.so.1.
- *
- * It computes dilated attention of one small problem and checks it against a loop over all pairs.
+ * A program of the first day of ABI 1. first_declarations.h holds the declarations of that day, with their sizes,
+ * numbers and layouts. This program includes no header of today. So, compiled today, it equals the program compiled
+ * then. It must work with every library of the soname libannulus.so.1. It computes dilated attention of one small
+ * problem and checks it against a loop over all pairs.
  */
 #define _POSIX_C_SOURCE 200112L
 #include "first_declarations.h"
@@ -17,7 +16,7 @@
 
 enum { batch = 1, length = 45, heads = 2, dim = 8, segment = 16, dilation = 2, elements = length * heads * dim };
 
-/* Ends the program where a condition does not hold. */
+/* Ends the program unless a condition holds. */
 #define REQUIRE(condition)                                                                                             \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -52,7 +51,8 @@ static annulus_tensor statistics(float *data) {
     return tensor;
 }
 
-/* Whether query n of head h attends to key m: a branch over all positions of a segment, and one over every second. */
+/* Returns whether query n of head h attends to key m. One branch has all positions of a segment, one has every second.
+ */
 static int reached(int n, int m, int h) {
     int phase = h / ((heads + dilation - 1) / dilation);
     return (n / segment == m / segment) + (n % dilation == phase && m % dilation == phase);
@@ -207,7 +207,7 @@ static void run_alone(const annulus_config *config) {
     annulus_context_destroy(context);
 }
 
-/* A rank of two, which have the positions 0 to 29 and 30 to 44. */
+/* One of two ranks, which have the positions 0 to 29 and 30 to 44. */
 struct rank {
     annulus_comm *comm;
     const annulus_config *config;

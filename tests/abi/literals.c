@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The numbers that programs compile in, as ABI 1 has them: enumerators, constants, what the _INIT macros write, and
- * where the fields of structs lie on machines with 64-bit pointers. A line may be added, none may change. The file also
- * compiles without warnings in every language of callers (tests/headers).
+ * The numbers that programs compile in, for ABI 1: enumerators, constants, the values of the _INIT macros, and offsets
+ * of structs' fields. The offsets are for machines with 64-bit pointers. A line may be added, none may change. The file
+ * also compiles without warnings in every language of callers (tests/headers).
  */
 #include <annulus/annulus.h>
 #include <stddef.h>
@@ -182,7 +182,7 @@ static int check(const char *name, int holds) {
     return holds ? 0 : 1;
 }
 
-/* Checks that a struct made by its _INIT macro is 0 behind its size. Changes it. */
+/* Checks that a struct made by its _INIT macro is 0 after its size. Changes the struct. */
 #define CHECK_ZERO(value)                                                                                              \
     check(#value, value.size == sizeof value && (value.size = 0, memcmp(&value, zeros, sizeof value) == 0))
 

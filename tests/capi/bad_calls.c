@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every other argument of every function wrong, one at a time: handles, enumerations, numbers, sized structs, configs
- * that do not fit the problem.
+ * Makes every other argument of every function wrong, one at a time: handles, enumerations, numbers, sized structs, and
+ * configs that do not fit the problem.
  */
 #include "fixture.h"
 
@@ -60,7 +60,8 @@ static void null_handles(void **state) {
     assert_refused(annulus_device_count(ANNULUS_DEVICE_CPU, NULL), ARGUMENT, "count");
 }
 
-/* Adding and putting it in the place of branch 0 are refused, the message names the field, and nothing has changed. */
+/* Checks that adding the branch and replacing branch 0 by it are refused, that the message names the field, and that
+ * nothing changed. */
 static void assert_branch_refused(annulus_config *config, const annulus_branch *branch, const char *name) {
     annulus_branch before = ANNULUS_BRANCH_INIT(0, 1), after = ANNULUS_BRANCH_INIT(0, 1);
     int32_t index = 77;
@@ -77,7 +78,7 @@ static void branches(void **state) {
     fixture *f = *state;
     const annulus_branch legal = ANNULUS_BRANCH_INIT(6, 2);
     static const struct {
-        const char *name; /* of the field, which the message must name */
+        const char *name; /* the field, which the message must name */
         size_t offset;
         int wide;
         int64_t value;
@@ -137,7 +138,7 @@ static void branches(void **state) {
     assert_refused(annulus_config_get_branch(f->config, 0, &branch), ARGUMENT, "size");
 }
 
-/* A caller that was compiled with a later version: more fields, which may be used or not. */
+/* A caller compiled with a later version has more fields, which it may use or not. */
 static void branches_of_later_versions(void **state) {
     fixture *f = *state;
     struct {
@@ -257,7 +258,7 @@ static annulus_status size_with(const fixture *f, annulus_pass pass, annulus_dty
     return annulus_workspace_size(f->context, &problem, pass, &bytes);
 }
 
-/* Whether an argument of an enumeration is refused for its value. */
+/* Returns whether an argument of an enumeration is refused for its value. */
 static int is_refused(const fixture *f, annulus_feature feature, int64_t value) {
     const annulus_branch branch = ANNULUS_BRANCH_INIT(4, 1);
     const int32_t n = (int32_t)value;
@@ -287,12 +288,12 @@ static int is_refused(const fixture *f, annulus_feature feature, int64_t value) 
     case ANNULUS_FEATURE_CALL_FLAG:
         return size_with(f, ANNULUS_PASS_BACKWARD, ANNULUS_FLOAT32, (uint64_t)value) == ARGUMENT &&
                strstr(annulus_last_error(), "flags of options");
-    default: /* they are results */
+    default: /* values that are only results */
         return 0;
     }
 }
 
-/* What annulus_knows() says of a value is what the checks of arguments do with it. */
+/* annulus_knows() must agree with the checks of arguments. */
 static void known_values(void **state) {
     fixture *f = *state;
     for (int feature = ANNULUS_FEATURE_DTYPE; feature <= ANNULUS_FEATURE_EXCHANGE; ++feature)
@@ -304,7 +305,7 @@ static void known_values(void **state) {
         assert_int_equal(annulus_knows(ANNULUS_FEATURE_CALL_FLAG, (int64_t)flag),
                          !is_refused(f, ANNULUS_FEATURE_CALL_FLAG, (int64_t)flag));
         if (annulus_knows(ANNULUS_FEATURE_COMM_FLAG, (int64_t)flag))
-            continue; /* that one takes an ncclComm_t that is one */
+            continue; /* needs a real ncclComm_t */
         annulus_comm *comm = NULL;
         annulus_comm_options options = ANNULUS_COMM_OPTIONS_INIT;
         options.flags = flag;
@@ -316,7 +317,7 @@ static void known_values(void **state) {
     for (int64_t status = -3; status < 300; ++status)
         assert_int_equal(annulus_knows(ANNULUS_FEATURE_STATUS, status),
                          strcmp(annulus_status_name((annulus_status)status), "unknown") != 0);
-    /* Numbers that a narrower type would take for others, and enumerations that are not there. */
+    /* Numbers that a narrower type would change into valid ones, and enumerations that do not exist. */
     assert_int_equal(annulus_knows(ANNULUS_FEATURE_DTYPE, (INT64_C(1) << 32) + ANNULUS_FLOAT32), 0);
     assert_int_equal(annulus_knows(ANNULUS_FEATURE_STATUS, (INT64_C(1) << 32) + ANNULUS_ERROR_COMM), 0);
     const int no_feature[] = {0, ANNULUS_FEATURE_COMM_FLAG + 1, -1, INT32_MAX, INT32_MIN};
@@ -402,7 +403,7 @@ static void context_without_config(void **state) {
     f->context = configured;
 }
 
-/* Configs that are legal by themselves and do not fit this problem. */
+/* Configs that are legal but do not fit this problem. */
 static void config_does_not_fit(void **state) {
     fixture *f = *state;
     const annulus_problem problem = fixture_problem();
@@ -419,7 +420,7 @@ static void config_does_not_fit(void **state) {
             branch.first_head = 1 << 30;
             branch.head_count = (1 << 30) - 1;
         } else if (defect == 2) {
-            branch.first_head = HEADS; /* and all after it: none */
+            branch.first_head = HEADS; /* and all heads after it: none */
         } else {
             branch.order = ANNULUS_ORDER_HILBERT;
             branch.grid_width = LENGTH - 1;
@@ -493,7 +494,7 @@ static void problem_fields(void **state) {
     assert_int_equal(bytes, 77);
 }
 
-/* A field that nobody set never is a problem of nothing: it is refused by its name. */
+/* An unset field never means an empty problem: it is refused by its name. */
 static void zeroed_problems(void **state) {
     fixture *f = *state;
     annulus_problem problem;

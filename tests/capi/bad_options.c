@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every option of a call wrong, one at a time; and what is right about options by themselves. */
+/* Makes every option of a call wrong, one at a time, and checks valid options. */
 #include "fixture.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ static annulus_call_options fresh(void) {
     return options;
 }
 
-/* Refused by all passes, and `words` are a part of the message. */
+/* Checks that all passes refuse the options, with `words` in the message. */
 static void assert_options_refused(fixture *f, const annulus_call_options *options, const char *name,
                                    const char *words) {
     for (int c = 0; c < CALLS; ++c) {
@@ -47,7 +47,7 @@ static void sizes(void **state) {
     }
 }
 
-/* The same bits in the results, with NULL and with fresh options. */
+/* NULL and fresh options give the same bits in the results. */
 static void fresh_options_are_none(void **state) {
     fixture *f = *state;
     const annulus_call_options options = fresh();
@@ -76,17 +76,17 @@ static void flags(void **state) {
         options.flags = unknown[i];
         assert_options_refused(f, &options, "flags", "it may have the bits 0xf");
     }
-    const uint64_t of_gradients[] = {ANNULUS_CALL_ADD_D_Q, ANNULUS_CALL_ADD_D_K, ANNULUS_CALL_ADD_D_V};
+    const uint64_t gradient_flags[] = {ANNULUS_CALL_ADD_D_Q, ANNULUS_CALL_ADD_D_K, ANNULUS_CALL_ADD_D_V};
     f->options = &options;
     for (int i = 0; i < 3; ++i) {
-        options.flags = of_gradients[i];
+        options.flags = gradient_flags[i];
         assert_call_refused(f, &forward_call, ARGUMENT, "flags", "gradients in forward");
         assert_call_refused(f, &mass_call, ARGUMENT, "flags", "gradients in mass");
     }
     f->options = NULL;
 }
 
-/* Each bit adds to its own tensor. */
+/* Each flag adds to its own tensor. */
 static void added_gradients(void **state) {
     fixture *f = *state;
     enum { MOST_ELEMENTS = BATCH * LENGTH * HEADS * DIM };
@@ -112,19 +112,19 @@ static void added_gradients(void **state) {
     f->options = NULL;
 }
 
-static void set_dtypes(fixture *f, annulus_dtype of_inputs) {
+static void set_dtypes(fixture *f, annulus_dtype input_dtype) {
     for (int i = 0; i < ARGUMENTS; ++i)
         if (i != LSE && i != D_LSE && i != MASS)
-            f->tensors[i].dtype = of_inputs;
+            f->tensors[i].dtype = input_dtype;
 }
 
-/* Gradients of inputs of 16 bits may be float32, each for itself; no others may be of another dtype than q. */
+/* Each gradient of 16-bit inputs may be float32. No other gradient may have another dtype than q. */
 static void gradient_dtypes(void **state) {
     fixture *f = *state;
     const annulus_dtype all[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
     const enum argument outputs[] = {D_Q, D_K, D_V};
     for (int i = 0; i < 3; ++i)
-        for (int input = 1; input < 4; ++input) /* float64 tensors do not fit into the fixture's */
+        for (int input = 1; input < 4; ++input) /* the fixture's memory is too small for float64 */
             for (int output = 0; output < 4; ++output) {
                 set_dtypes(f, all[input]);
                 f->tensors[outputs[i]].dtype = all[output];
@@ -138,7 +138,7 @@ static void gradient_dtypes(void **state) {
     assert_call_refused(f, &backward_call, ARGUMENT, "d_k", "dtype");
     assert_non_null(
         strstr(annulus_last_error(), "dtype of d_k is 4 (float16); it must be 3 (bfloat16) or 2 (float32)"));
-    /* Rows of float32 take twice the memory: where d_q then reaches into d_k, they overlap. */
+    /* Rows of float32 take twice the memory. If d_q then reaches into d_k, they overlap. */
     f->tensors[D_K].dtype = ANNULUS_BFLOAT16;
     f->tensors[D_K].data = (char *)f->tensors[D_Q].data + (size_t)2 * BATCH * LENGTH * HEADS * DIM;
     assert_ok(backward_call.run(f));
@@ -171,12 +171,12 @@ static void query_windows(void **state) {
 
 enum { MOST = 5 };
 
-/* Numbers for the arrays; of `starts` one more than `count` are read. */
+/* Numbers for the arrays. The call reads `count` + 1 of `starts`. */
 typedef struct numbers {
     int64_t count;
     int has_starts, has_lengths;
     int64_t starts[MOST], lengths[MOST];
-    const char *name, *words; /* what the message names and says */
+    const char *name, *words; /* the option in the message, and other words in it */
 } numbers;
 
 static annulus_call_options options_of(const numbers *n) {
@@ -253,8 +253,8 @@ static int is_of_a_sequence(const annulus_call_options *options, int64_t entry, 
     return 0;
 }
 
-/* The row of a tensor of dense rows (heads * DIM elements each) is zeros, or has none but finite numbers not all of
- * which are 0. */
+/* Checks a row of a tensor of dense rows (heads * DIM elements each). It must be zeros, or finite numbers that are not
+ * all 0. */
 static void assert_row(const fixture *f, enum argument argument, int64_t entry, int64_t row, int is_zero) {
     const annulus_tensor *t = &f->tensors[argument];
     const float *values = (const float *)t->data + entry * t->stride[0] + row * t->stride[1];
@@ -268,7 +268,7 @@ static void assert_row(const fixture *f, enum argument argument, int64_t entry, 
         fail_msg("%s of row %d has %d zeros", argument_names[argument], (int)row, zeros);
 }
 
-/* All passes; the first branch gives every query of a sequence a key, and rows of no sequence attend to nothing. */
+/* Checks all passes. The first branch gives every query of a sequence a key. Rows of no sequence attend to nothing. */
 static void assert_sequences_pass(fixture *f, const annulus_call_options *options) {
     f->options = options;
     for (int c = 0; c < CALLS; ++c) {
@@ -304,7 +304,7 @@ static void legal_sequences(void **state) {
     }
 }
 
-/* A grid as long as the sequence must fit each of them that has rows. */
+/* A grid as long as the sequence must fit each sequence that has rows. */
 static void grid_widths(void **state) {
     fixture *f = *state;
     static const numbers fits = {3, 1, 0, {0, 8, 8, 12}, {0}, NULL, NULL};

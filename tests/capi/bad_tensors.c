@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every field of every tensor argument wrong, one at a time, forward, backward and mass: the call refuses, names the
- * argument and writes nothing.
+ * Makes every field of every tensor argument wrong, one at a time, in forward, backward and mass. The call refuses,
+ * names the argument and writes nothing.
  */
 #include "fixture.h"
 
 #include <stdio.h>
 
-/* q (and k, for N and G) say what the others must be: where they differ from the rest, another tensor may be named. */
+/* q (and k, for N and G) determine the other tensors. If q or k differs, the message may name another tensor. */
 static const char *name_of(enum argument argument) {
     return argument == Q || argument == K ? NULL : argument_names[argument];
 }
@@ -139,7 +139,7 @@ static void stride_of_rows_is_one_in_the_last_dimension(void **state) {
         }
 }
 
-/* All tensors agree on a head dimension that annulus does not have. */
+/* All tensors have a head dimension that annulus does not support. */
 static void head_dimension(void **state) {
     fixture *f = *state;
     const int64_t dims[] = {1, 4, 12, 260, 264, 1 << 20};
@@ -164,7 +164,7 @@ static void kv_heads_divide_heads(void **state) {
         }
 }
 
-/* Consistent sizes whose product is no number: repeated rows make them legal for inputs alone. */
+/* Consistent sizes whose product overflows. Repeated rows make them legal only for inputs. */
 static void sizes_overflow(void **state) {
     fixture *f = *state;
     const int64_t huge[] = {INT64_MAX, INT64_MAX / 2, (int64_t)1 << 60, (int64_t)1 << 40};
@@ -213,7 +213,7 @@ static void outputs_overlap_nothing(void **state) {
                 f->tensors[other].data = f->tensors[output].data;
                 assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[output], text);
                 restore(f);
-                /* And only partly. */
+                /* The same with a partial overlap. */
                 f->tensors[other].data = (float *)f->tensors[output].data + LENGTH;
                 assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[output], text);
                 restore(f);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Communicators as handles: bad arguments, what an end says of itself, and what builds and machines that lack MPI, CUDA
- * or NCCL say. What ranks compute together is tested elsewhere.
+ * Communicators as handles: bad arguments, what an end tells of itself, and what builds and machines without MPI, CUDA
+ * or NCCL report. Other tests cover what ranks compute together.
  */
 #include "fixture.h"
 
@@ -88,7 +88,7 @@ static void ends_are_aborted_and_destroyed_in_any_order(void **state) {
     annulus_comm_destroy(comms[0]);
 }
 
-/* The call succeeds and tells that the communicator is broken; the thread's last error says why. */
+/* Checks that the call succeeds and tells that the communicator is broken. The thread's last error says why. */
 static void assert_broken(const annulus_comm *comm, const char *why) {
     annulus_status found = ANNULUS_OK;
     assert_refused(annulus_comm_size(NULL, NULL), ARGUMENT, "size"); /* another message */
@@ -109,7 +109,7 @@ static void statuses(void **state) {
         assert_refused(annulus_comm_status(comms[i], NULL), ARGUMENT, "status");
         assert_ok(annulus_comm_status(comms[i], &found));
         assert_int_equal(found, ANNULUS_OK);
-        assert_non_null(strstr(annulus_last_error(), "status")); /* a whole communicator leaves the message */
+        assert_non_null(strstr(annulus_last_error(), "status")); /* without a failure the message stays */
     }
     assert_ok(annulus_comm_abort(comms[1]));
     for (int i = 0; i < 2; ++i)
@@ -120,8 +120,8 @@ static void statuses(void **state) {
     annulus_comm_destroy(comms[0]);
 }
 
-/* Every constructor, with arguments that are right as far as a build without MPI and a machine without GPUs can tell.
- */
+/* Calls every constructor with arguments that are right, as far as a build without MPI and a machine without GPUs can
+ * tell. */
 enum { LOCAL, MPI, NCCL, NCCL_DEVICES, FROM_NCCL, CONSTRUCTORS };
 
 static annulus_status create(int constructor, annulus_comm **comm, const annulus_comm_options *options) {
@@ -188,7 +188,7 @@ static void options_of_every_constructor(void **state) {
     annulus_comm_destroy(comm);
 }
 
-/* Nobody has initialised MPI here. */
+/* MPI is not initialised here. */
 static void mpi(void **state) {
     (void)state;
     annulus_comm *comm = NULL;
@@ -206,7 +206,7 @@ static void mpi(void **state) {
     assert_null(comm);
 }
 
-/* In the order of the checks: what is wrong with the arguments in any build, before what the build or machine lacks. */
+/* In the order of the checks: first wrong arguments, in any build, then what the build or machine lacks. */
 static void nccl_arguments(void **state) {
     (void)state;
     annulus_comm *comm = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What contexts and configs have to do with communicators: every argument wrong, one at a time, and what the functions
- * say of a context without ranks and of one with a single one.
+ * Contexts and configs with communicators. Makes every argument wrong, one at a time. Checks what the functions tell
+ * for a context without ranks and with a single rank.
  */
 #include "fixture.h"
 
@@ -15,7 +15,7 @@
 
 enum { RANKS = 3 };
 
-/* The fixture's context as rank 0 of three. */
+/* Makes the fixture's context rank 0 of three. */
 static void connect(fixture *f, annulus_comm *comms[RANKS]) {
     assert_ok(annulus_comm_create_local(comms, RANKS, NULL));
     assert_ok(annulus_context_set_comm(f->context, comms[0]));
@@ -47,7 +47,7 @@ static void exchanges(void **state) {
         assert_ok(annulus_estimate_rank(f->context, &problem, ANNULUS_PASS_FORWARD, &two, 0, &estimate));
         assert_int_equal(estimate.exchange, all[i]);
     }
-    /* Without ranks it does nothing. */
+    /* Without ranks the call does nothing. */
     assert_ok(forward_call.run(f));
 }
 
@@ -68,10 +68,10 @@ static void set_comm(void **state) {
     assert_ok(forward_call.run(f));
 }
 
-/* A call in a thread of its own, whose allocator says when it has begun; what became of it. */
+/* A call in a thread of its own, and its outcome. Its allocator signals when the call has begun. */
 typedef struct caller {
     const fixture *f;
-    const fixture *other; /* calls, too, where it is not NULL, when memory is wanted */
+    const fixture *other; /* if not NULL, calls, too, when */
     sem_t begun;
     annulus_status status, status_of_other;
     char message[512];
@@ -112,7 +112,7 @@ static void set_caller(const fixture *f, caller *c) {
     assert_ok(annulus_context_set_allocator(f->context, &allocator));
 }
 
-/* The fixture with a context of its own, as a rank whose calls need memory. */
+/* Returns the fixture with a new context, as a rank whose calls need memory. */
 static fixture as_rank(const fixture *f, annulus_comm *comm, const int64_t *lengths, int32_t ranks) {
     fixture other = *f;
     other.context = NULL;
@@ -135,7 +135,7 @@ static void ends_know_that_they_are_in_use(void **state) {
     add_branch(f->config, 0, 1);
     assert_ok(annulus_comm_create_local(comms, RANKS, NULL));
     fixture first = as_rank(f, comms[0], lengths, RANKS), second = as_rank(f, comms[0], lengths, RANKS);
-    fixture of_other_rank = as_rank(f, comms[1], lengths, RANKS);
+    fixture other_rank = as_rank(f, comms[1], lengths, RANKS);
     set_caller(&first, &c);
     assert_int_equal(pthread_create(&thread, NULL, call_forward, &c), 0);
     assert_int_equal(sem_wait(&c.begun), 0); /* and now it waits for the other ranks */
@@ -154,12 +154,12 @@ static void ends_know_that_they_are_in_use(void **state) {
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(c.status, ANNULUS_ERROR_COMM);
     assert_string_equal(c.message, "rank 0 aborted the communicator");
-    assert_refused(forward_call.run(&of_other_rank), ANNULUS_ERROR_COMM, "aborted");
+    assert_refused(forward_call.run(&other_rank), ANNULUS_ERROR_COMM, "aborted");
     for (int i = 0; i < CALLS; ++i) {
         assert_call_refused(&first, all_calls[i], ARGUMENT, "destroyed", "the end was destroyed in a call");
         assert_call_refused(&second, all_calls[i], ARGUMENT, "destroyed", "the end was destroyed in a call of another");
     }
-    /* What asks nobody goes on, and so does a context without the end. */
+    /* Functions that ask no other rank still work, and so does a context without the communicator. */
     annulus_problem problem = fixture_problem();
     problem.sequence_length = RANKS * LENGTH;
     assert_ok(annulus_workspace_size(first.context, &problem, ANNULUS_PASS_FORWARD, &bytes));
@@ -167,13 +167,13 @@ static void ends_know_that_they_are_in_use(void **state) {
     assert_ok(forward_call.run(&first));
     annulus_context_destroy(first.context);
     annulus_context_destroy(second.context);
-    annulus_context_destroy(of_other_rank.context);
+    annulus_context_destroy(other_rank.context);
     annulus_comm_destroy(comms[1]);
     annulus_comm_destroy(comms[2]);
     sem_destroy(&c.begun);
 }
 
-/* One behind the other, but not in a function of an allocator. */
+/* Calls may follow one another, but not from a function of an allocator. */
 static void contexts_share_an_end(void **state) {
     fixture *f = *state;
     const int64_t length = LENGTH;
@@ -220,7 +220,7 @@ static void set_shards(void **state) {
     for (int i = 0; i < 7; ++i)
         assert_refused(set_lengths(f->context, lengths, NULL, counts[i]), ARGUMENT, "count");
     assert_refused(set_lengths(f->context, NULL, NULL, RANKS), ARGUMENT, "lengths");
-    assert_refused(set_lengths(f->context, NULL, NULL, 0), ARGUMENT, "count"); /* even ones of no known length */
+    assert_refused(set_lengths(f->context, NULL, NULL, 0), ARGUMENT, "count"); /* even shards of an unknown length */
     for (int i = 0; i < RANKS; ++i) {
         const int64_t wrong[] = {-1, INT64_MIN};
         const int64_t right = lengths[i];
@@ -263,7 +263,7 @@ static void set_shards(void **state) {
     later.unknown[3] = 1;
     assert_refused(annulus_context_set_shards(f->context, &later.shards), ARGUMENT, "shards");
 
-    /* What was refused changed nothing; what was accepted is a copy. */
+    /* Refused lengths changed nothing, and accepted lengths were copied. */
     annulus_problem problem = fixture_problem(), longer = problem;
     ++longer.sequence_length;
     uint64_t bytes = 77;
@@ -272,7 +272,7 @@ static void set_shards(void **state) {
     assert_refused(set_lengths(f->context, none, NULL, RANKS), ARGUMENT, "lengths");
     assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
     assert_true(bytes > 0);
-    /* Back to the default, and by set_comm() too: any length then. */
+    /* Resets the lengths to the default, by set_comm(), too. Then any length is accepted. */
     for (int i = 0; i < 2; ++i) {
         assert_refused(annulus_workspace_size(f->context, &longer, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT,
                        "annulus_context_set_shards");
@@ -286,8 +286,8 @@ static void set_shards(void **state) {
     disconnect(f, comms);
 }
 
-/* In a context with ranks a problem is that of all, and the answer is for its rank under its shards: as
- * annulus_estimate_rank() has it in a context without. */
+/* In a context with ranks a problem is that of all ranks, and the answer is for the context's rank and shards. It
+ * equals annulus_estimate_rank() in a context without ranks. */
 static void estimates_of_the_own_rank(void **state) {
     fixture *f = *state;
     annulus_comm *comms[RANKS];
@@ -312,10 +312,10 @@ static void estimates_of_the_own_rank(void **state) {
             assert_true(own.sent_bytes > 0 && own.exchange != ANNULUS_EXCHANGE_AUTO);
             double pairs = 0;
             for (int32_t branch = 0; branch < 2; ++branch) {
-                annulus_estimate of_branch = ANNULUS_ESTIMATE_INIT;
-                assert_ok(annulus_estimate_problem(f->context, &problem, pass, branch, &of_branch));
-                pairs += of_branch.pairs;
-                assert_int_equal(of_branch.sent_bytes, own.sent_bytes);
+                annulus_estimate branch_estimate = ANNULUS_ESTIMATE_INIT;
+                assert_ok(annulus_estimate_problem(f->context, &problem, pass, branch, &branch_estimate));
+                pairs += branch_estimate.pairs;
+                assert_int_equal(branch_estimate.sent_bytes, own.sent_bytes);
             }
             assert_true(pairs == own.pairs);
             disconnect(f, comms);
@@ -368,7 +368,7 @@ static void last_traffic(void **state) {
     assert_int_equal(later.traffic.size, sizeof later);
 }
 
-/* Fails unless the estimate is refused and left as it was. lengths NULL: even ones. */
+/* Fails unless the estimate is refused and left unchanged. lengths NULL: even shards. */
 static void refuse_estimate(annulus_context *context, const annulus_problem *problem, const int64_t *lengths,
                             int32_t ranks, int32_t rank, annulus_status wanted, const char *name) {
     const annulus_shards shards = {sizeof shards, ranks, lengths ? ranks : 0, lengths, NULL};
@@ -465,7 +465,7 @@ static void estimate_of_a_rank(void **state) {
     assert_true(annulus_last_error_bytes() > 1);
 }
 
-/* Whatever the lengths: where a rank has all rows of a sequence, or none, and where it is the only rank. */
+/* Any lengths: a rank may have all rows of a sequence, or none, or be the only rank. */
 static void reference_has_no_ranks(void **state) {
     fixture *f = *state;
     const int64_t starts[] = {0, 4, LENGTH};
@@ -494,8 +494,8 @@ static void reference_has_no_ranks(void **state) {
     annulus_comm_destroy(comm);
 }
 
-/* What ranks send is received, with fewer positions than ranks too, and their pairs, FLOPs and tensors are those of
- * one. A mass has one tensor of rows where the others have two. */
+/* The ranks receive in total what they send, also with fewer positions than ranks. Their pairs, FLOPs and tensors add
+ * up to those of one rank. A mass has one tensor of rows where other passes have two. */
 static void estimates_add_up(void **state) {
     fixture *f = *state;
     const annulus_problem problem = fixture_problem();
@@ -522,7 +522,7 @@ static void estimates_add_up(void **state) {
             assert_int_equal(sent[c], received[c]);
             assert_true((sent[c] > 0) == (ranks > 1));
         }
-        assert_int_equal(sent[1], 2 * sent[0]); /* float32: gradients are as large as what they are of */
+        assert_int_equal(sent[1], 2 * sent[0]); /* float32: gradients are as large as their tensors */
         assert_int_equal(sent[2], sent[0]);
     }
 }

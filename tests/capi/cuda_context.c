@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contexts on CUDA devices, as far as no memory of the device is needed. Skipped where there is no device.
+ * Contexts on CUDA devices, as far as they need no memory of the device. Skipped without a device.
  */
 #include "fixture.h"
 
 #include <stdio.h>
 
-/* On every device there is: host memory is refused by name, nothing is written, engines of the CPU do not come here. */
+/* On every device: host memory is refused by name, nothing is written, and the CPU's engines are refused. */
 static void host_memory_and_other_engines_are_refused(void **state) {
     fixture *f = *state;
     annulus_context *const cpu = f->context;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CUDA devices as far as they show through the C API alone: right in builds with and without CUDA, on machines with
- * and without a GPU.
+ * CUDA devices through the C API only: correct in builds with and without CUDA, on machines with and without a GPU.
  */
 #include "fixture.h"
 
@@ -18,7 +17,7 @@ static void counting(void **state) {
     assert_refused(annulus_device_count(ANNULUS_DEVICE_CUDA, NULL), ANNULUS_ERROR_ARGUMENT, "count");
 }
 
-/* Without any device the status says that, whatever the index; otherwise the index is out of range. */
+/* Without any device the status says so for every index. Otherwise the index is out of range. */
 static void devices_that_are_not_there(void **state) {
     (void)state;
     const int32_t count = cuda_devices();
@@ -35,7 +34,7 @@ static void devices_that_are_not_there(void **state) {
     assert_refused(annulus_context_create(NULL, ANNULUS_DEVICE_CUDA, 0), ANNULUS_ERROR_ARGUMENT, "context");
 }
 
-/* The CPU's engines do not care what was asked of CUDA before, nor what is missing. */
+/* The CPU's engines work whatever was asked of CUDA before, and without CUDA. */
 static void the_cpu_works_on(void **state) {
     fixture *f = *state;
     annulus_context *context = NULL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Estimates of what nobody could compute: they answer, or say what is too much, in a time that has nothing to do with
- * the sizes. The deadlines are far from what they take; without bounds most of them would take from minutes to years.
+ * Estimates of problems that no machine could compute. They answer, or say what is too much, in a time that does not
+ * depend on the sizes. The deadlines are far above the usual times. Without bounds on the work most estimates would
+ * take minutes to years.
  */
 #include "fixture.h"
 
@@ -27,7 +28,7 @@ static annulus_problem problem_of(const sizes *s) {
     return problem;
 }
 
-/* A context with these branches, in place of the fixture's. */
+/* Replaces the fixture's context by one with these branches. */
 static void use_branches(fixture *f, int count, int64_t (*segment)(int, int64_t), int64_t (*dilation)(int),
                          int64_t length, annulus_phase_rule phase, annulus_query_rule query, annulus_order order,
                          int causal) {
@@ -45,8 +46,8 @@ static void use_branches(fixture *f, int count, int64_t (*segment)(int, int64_t)
     annulus_config_destroy(config);
 }
 
-/* Everything there is to ask of a problem. Fails where it takes too long or is refused without a reason; returns the
- * status. */
+/* Asks for every estimate of a problem. Fails if one takes too long or is refused without a reason. Returns the status.
+ */
 static annulus_status ask(const fixture *f, const sizes *s, const char *what) {
     const annulus_problem problem = problem_of(s);
     const clock_t start = clock();
@@ -78,8 +79,8 @@ static int64_t odd_dilation(int i) {
     return ((int64_t)1 << i % 50) + i;
 }
 
-/* 64 branches under all rules in both orders, with as long a sequence as the heads leave room for. */
-static void of_the_largest_problems(void **state) {
+/* 64 branches under all rules in both orders, with the longest sequence that the heads allow. */
+static void the_largest_problems(void **state) {
     fixture *f = *state;
     const sizes all[] = {
         {(int64_t)1 << 54, 1, 1, 0},        {(int64_t)1 << 38, 65536, 65536, 0}, {(int64_t)1 << 38, 65536, 256, 0},
@@ -108,8 +109,8 @@ static int64_t four(int i) {
     return 4;
 }
 
-/* A billion positions along one curve are planned by the borders between ranks; a length without divisors has a grid of
- * one row. */
+/* A billion positions along one curve are planned by the borders between ranks. If the length has no divisors, the grid
+ * has one row. */
 static void along_long_curves(void **state) {
     fixture *f = *state;
     const sizes billion = {(int64_t)1 << 30, 4, 4, 8}, prime = {((int64_t)1 << 54) - 33, 1, 1, 0};
@@ -132,8 +133,8 @@ static int64_t prime_dilation(int i) {
     return prime - 1;
 }
 
-/* What several branches want of one another's rows. */
-static void of_coprime_dilations(void **state) {
+/* Several branches with coprime dilations: which rows ranks need of one another. */
+static void coprime_dilations(void **state) {
     fixture *f = *state;
     use_branches(f, 32, whole, prime_dilation, 0, ANNULUS_PHASE_FIXED, ANNULUS_QUERY_DILATED, ANNULUS_ORDER_LINEAR, 0);
     const sizes some = {1 << 22, 1, 1, 2}, too_many = {(int64_t)1 << 50, 1, 1, 2};
@@ -142,7 +143,7 @@ static void of_coprime_dilations(void **state) {
     assert_non_null(strstr(annulus_last_error(), "one by one"));
 }
 
-/* LongNet's pattern on as many ranks as there may be. */
+/* LongNet's pattern on the largest number of ranks. */
 static int64_t longnet_segment(int i, int64_t length) {
     (void)length;
     return (int64_t)1 << (11 + 2 * i);
@@ -152,7 +153,7 @@ static int64_t longnet_dilation(int i) {
     return (int64_t)1 << 2 * i;
 }
 
-static void of_a_billion_tokens_on_4096_ranks(void **state) {
+static void a_billion_tokens_on_4096_ranks(void **state) {
     fixture *f = *state;
     const sizes s = {(int64_t)1 << 30, 16, 16, 4096};
     use_branches(f, 11, longnet_segment, longnet_dilation, 0, ANNULUS_PHASE_BLOCK, ANNULUS_QUERY_DILATED,
@@ -216,7 +217,7 @@ static void query_windows(void **state) {
     assert_true(estimate.pairs == 0);
 }
 
-/* The options are checked as a call checks them. */
+/* The options are checked like those of a call. */
 static void options_of_the_call(void **state) {
     fixture *f = *state;
     annulus_problem problem = fixture_problem();
@@ -264,12 +265,12 @@ static void options_of_the_call(void **state) {
 
     annulus_problem one = without;
     one.batch = problem.batch = 1;
-    /* The plan alone is another one. */
+    /* Only the plan differs. */
     assert_true(estimate_of(f, &problem, forward).pairs == estimate_of(f, &one, forward).pairs);
     assert_true(estimate_of(f, &problem, forward).workspace_bytes == estimate_of(f, &one, forward).workspace_bytes);
 }
 
-/* Pairs and operations are those of the sequences, each alone; tensors are those of all rows. */
+/* Pairs and operations are those of the sequences, each alone. Tensors are those of all rows. */
 static void sequences_add_up(void **state) {
     fixture *f = *state;
     annulus_problem problem = fixture_problem();
@@ -295,7 +296,7 @@ static void sequences_add_up(void **state) {
     assert_true(all.flops == flops);
     assert_true(all.tensor_bytes == rows.tensor_bytes);
 
-    /* One of each length of a padded batch. */
+    /* One entry of each length in a padded batch. */
     const int64_t padded[] = {5, 12};
     options.sequence_count = BATCH;
     options.sequence_starts = NULL;
@@ -307,8 +308,8 @@ static void sequences_add_up(void **state) {
     assert_true(estimate_of(f, &problem, backward).pairs == pairs + estimate_of(f, &alone, backward).pairs);
 }
 
-/* Gradients are counted by their dtype. On a CPU those of 16 bits take copies, whatever they are rounded to; those of
- * float32 where they are added to. */
+/* Gradients are counted by their dtype. On a CPU, 16-bit gradients need float32 copies, whatever they are rounded to.
+ * float32 gradients need copies if they are added to. */
 static void gradients_of_the_call(void **state) {
     fixture *f = *state;
     annulus_problem problem = fixture_problem();
@@ -363,10 +364,10 @@ static void masses_take_rounds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(of_the_largest_problems), TEST(along_long_curves),
-        TEST(of_coprime_dilations),    TEST(of_a_billion_tokens_on_4096_ranks),
-        TEST(query_windows),           TEST(options_of_the_call),
-        TEST(sequences_add_up),        TEST(gradients_of_the_call),
+        TEST(the_largest_problems), TEST(along_long_curves),
+        TEST(coprime_dilations),    TEST(a_billion_tokens_on_4096_ranks),
+        TEST(query_windows),        TEST(options_of_the_call),
+        TEST(sequences_add_up),     TEST(gradients_of_the_call),
         TEST(masses_take_rounds),
     };
     return RUN_TESTS(tests);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every allocation of the library fails once, the first, the second, …: each call then reports ANNULUS_ERROR_MEMORY,
-// has written nothing, and in the end nothing has leaked. This program's operator new serves the library too.
+// Lets every allocation of the library fail once: the first, the second, …. The call then returns ANNULUS_ERROR_MEMORY
+// and has written nothing. In the end nothing has leaked. This program's operator new serves the library, too.
 #include <annulus/annulus.h>
 
 #include <gtest/gtest.h>
@@ -105,7 +105,8 @@ void operator delete[](void *memory, std::align_val_t, const std::nothrow_t &) n
 
 namespace {
 
-// Runs the call with its first allocation failing, then its second, … until it succeeds; returns how many had to fail.
+// Runs the call with its first allocation failing, then its second, … until the call succeeds. Returns the number of
+// failed calls.
 int fail_each_allocation(
     const char *name, const std::function<annulus_status()> &call,
     const std::function<void()> &check_after_failure = [] {}) {
@@ -220,7 +221,7 @@ TEST_P(FailingAllocations, OneByOne) {
     fail_each_allocation(
         "workspace_size", [&] { return annulus_workspace_size(context, &problem, ANNULUS_PASS_FORWARD, &bytes); },
         [&] { EXPECT_EQ(bytes, 77U); });
-    problem.batch = 2; // another problem: its plan is not there yet
+    problem.batch = 2; // another problem, whose plan does not exist yet
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
     fail_each_allocation(
         "estimate_problem",
@@ -237,7 +238,7 @@ TEST_P(FailingAllocations, OneByOne) {
                   },
                   [&] { EXPECT_TRUE(out.holds_only(untouched) && lse.holds_only(untouched)); }),
               0);
-    // Equal values average to themselves.
+    // The average of equal values is the value.
     EXPECT_TRUE(std::all_of(out.values.begin(), out.values.end(), [](float x) { return x > 0.999F && x < 1.001F; }));
     fail_each_allocation(
         "backward",

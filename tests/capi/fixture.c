@@ -136,7 +136,7 @@ static int mentions(const char *message, const char *word) {
     return 0;
 }
 
-/* What is wrong with the status and its message, or NULL. */
+/* Returns what is wrong with the status and its message, or NULL. */
 static const char *complaint(annulus_status status, annulus_status wanted, const char *name) {
     const char *message = annulus_last_error();
     if (status != wanted)

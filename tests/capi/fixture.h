@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of the C API share: a small problem with a config, a context and the tensors of both passes, and
- * checks of refused calls. Include this first: cmocka.h wants its own includes before it.
+ * Shared by the tests of the C API: a small problem with a config, a context and tensors, and checks of refused calls.
+ * Include this first: cmocka.h requires its own includes before it.
  */
 #ifndef ANNULUS_TESTS_CAPI_FIXTURE_H
 #define ANNULUS_TESTS_CAPI_FIXTURE_H
@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-/* The arguments of forward and backward, in the order of annulus_backward(), and what the attention mass has besides.
- */
+/* The arguments of forward and backward, in the order of annulus_backward(), and the further argument of the attention
+ * mass. */
 enum argument { Q, K, V, OUT, LSE, D_OUT, D_LSE, D_Q, D_K, D_V, MASS, ARGUMENTS };
 extern const char *const argument_names[ARGUMENTS];
 
@@ -25,12 +25,12 @@ typedef struct fixture {
     annulus_config *config;
     annulus_context *context;
     annulus_tensor tensors[ARGUMENTS];          /* float32, dense */
-    const annulus_tensor *arguments[ARGUMENTS]; /* what a call is given: the above, or NULL */
+    const annulus_tensor *arguments[ARGUMENTS]; /* the arguments of a call: the tensors above */
     const annulus_call_options *options;
     float *memory;
 } fixture;
 
-/* A pass by its name, so that one test runs on all. */
+/* A pass with its name, so that one test runs on all passes. */
 typedef struct call {
     const char *name;
     annulus_status (*run)(const fixture *f);
@@ -44,34 +44,35 @@ enum { CALLS = 3 };
 extern const call forward_call, backward_call, mass_call;
 extern const call *const all_calls[CALLS];
 
-/* cmocka's setup and teardown of one test: *state is a fixture. Two branches (segment 6, dilation 1 and 12, 2), not
- * causal, two threads. Inputs are set, out and lse are those of a forward call; gradients and mass hold a pattern. */
+/* cmocka's setup and teardown of one test; *state is a fixture. It has two branches (segment 6, dilation 1 and 12, 2),
+ * is not causal, and has two threads. Setup fills the inputs and calls forward for out and lse. Gradients and mass hold
+ * a pattern. */
 int setup(void **state);
 int teardown(void **state);
 
-/* Appends a branch for all heads, as ANNULUS_BRANCH_INIT makes it. */
+/* Appends a branch for all heads, made by ANNULUS_BRANCH_INIT. */
 void add_branch(annulus_config *config, int64_t segment_length, int64_t dilation);
 void assert_branch_count(const annulus_config *config, int32_t wanted);
 
-/* Puts tensors and arguments back as setup left them; config and context stay. */
+/* Resets tensors and arguments to their state after setup. Config and context stay. */
 void restore(fixture *f);
 
-/* Fills the outputs of a call with a pattern; fails unless it is still there. */
+/* The first function fills the outputs of a call with a pattern, the second fails unless the pattern is still there. */
 void mark_outputs(fixture *f, const call *c);
 void assert_outputs_untouched(const fixture *f, const call *c, const char *what);
 
-/* Fails unless the call refuses with `wanted`, leaves its outputs alone and its message is one line with `name` as a
- * word (NULL: any). `what` says what was wrong with the call. */
+/* Fails unless the call refuses with `wanted`, leaves its outputs unchanged, and its message is one line with the word
+ * `name` (NULL: any). `what` says what was wrong with the call. */
 void assert_call_refused(fixture *f, const call *c, annulus_status wanted, const char *name, const char *what);
 
-/* The same for a status that is at hand already and has no outputs. */
+/* Does the same for a status of an earlier call, without outputs. */
 void assert_refused(annulus_status status, annulus_status wanted, const char *name);
 void assert_ok(annulus_status status);
 
-/* All fields, without the padding behind them. */
+/* Compares all fields, without the padding after them. */
 void assert_same_estimates(const annulus_estimate *a, const annulus_estimate *b);
 
-/* The sizes of the fixture's problem. */
+/* Returns the sizes of the fixture's problem. */
 annulus_problem fixture_problem(void);
 
 #define RUN_TESTS(tests) (cmocka_set_message_output(CM_OUTPUT_TAP), cmocka_run_group_tests(tests, NULL, NULL))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handles from create to destroy, independence of copies, what the small functions return, and what presets stand for.
+ * Handles from create to destroy, independence of copies, results of the small functions, and the values of presets.
  */
 #include "fixture.h"
 
@@ -67,7 +67,7 @@ static void branches_are_numbered(void **state) {
     annulus_config_destroy(config);
 }
 
-/* Fails unless a config says `set` or, where that is 0, what a new config says. */
+/* Fails unless a config says `set`, or the default of a new config if that is 0. */
 static void assert_settings(const annulus_config *config, int set) {
     annulus_padding_rule padding;
     annulus_key_rule keys;
@@ -98,7 +98,7 @@ static void assert_settings(const annulus_config *config, int set) {
     assert_int_equal(exchange, set ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_AUTO);
 }
 
-/* Zero in every field behind w and r is LongNet's branch, and zero is the padding and key rule of a new config. */
+/* A branch with zero in every field after w and r is LongNet's. A new config has zero as its padding and key rule. */
 static void zero_is_the_default(void **state) {
     (void)state;
     annulus_config *config = NULL;
@@ -144,7 +144,7 @@ static void settings_are_read_back(void **state) {
     assert_ok(annulus_config_get_scale(config, &scale));
     assert_true(scale != scale);
     annulus_config_destroy(config);
-    assert_ok(annulus_context_copy_config(&copy, f->context)); /* as it was when it was set */
+    assert_ok(annulus_context_copy_config(&copy, f->context)); /* the config as it was at set_config() */
     assert_settings(copy, 1);
     assert_branch_count(copy, 1);
     annulus_config_destroy(copy);
@@ -178,7 +178,7 @@ static void branches_are_read_back(void **state) {
     annulus_config_destroy(config);
 }
 
-/* pairs of the fixture's problem under the context's config: a number that tells configs apart. */
+/* Returns the pairs of the fixture's problem under the context's config, a number that distinguishes configs. */
 static double pairs(annulus_context *context) {
     const annulus_problem problem = fixture_problem();
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
@@ -195,7 +195,7 @@ static void copies_are_independent(void **state) {
     assert_ok(annulus_config_set_causal(copy, 1));
     assert_branch_count(f->config, 2);
     assert_branch_count(copy, 3);
-    /* The context keeps its own: neither change nor destruction of the config reaches it. */
+    /* The context keeps its own copy, so a change or destruction of the config does not affect it. */
     assert_ok(annulus_config_set_causal(f->config, 1));
     assert_true(pairs(f->context) == before);
     annulus_config_destroy(f->config);
@@ -228,7 +228,8 @@ static void last_engine(void **state) {
     }
 }
 
-/* What is selected is what computes; what is checked is what the config would be refused for. */
+/* The selected engine is the one that computes. annulus_check_engine() refuses what a config with that engine would be
+ * refused for. */
 static void selected_engine(void **state) {
     fixture *f = *state;
     const annulus_problem problem = fixture_problem();
@@ -242,7 +243,7 @@ static void selected_engine(void **state) {
             assert_ok(all_calls[c]->run(f));
             assert_ok(annulus_context_last_engine(f->context, &served));
             assert_int_equal(selected, served);
-            /* Whatever the config's own engine is. */
+            /* The config's own engine does not matter. */
             for (int j = 0; j < 3; ++j) {
                 assert_ok(annulus_check_engine(f->context, &problem, all_calls[c]->pass, on_cpu[j]));
                 assert_refused(annulus_check_engine(f->context, &problem, all_calls[c]->pass, on_gpu[j]),
@@ -309,7 +310,7 @@ static void wrong_questions_about_engines(void **state) {
     assert_int_equal(engine, ANNULUS_ENGINE_MMA);
 }
 
-/* A pass's estimate of one branch or all, for a problem of Prov-GigaPath's heads. */
+/* Returns a pass's estimate of one branch or of all, for a problem with Prov-GigaPath's heads. */
 static annulus_estimate estimate_of(const annulus_config *config, int64_t length, annulus_pass pass, int32_t branch) {
     annulus_context *context = NULL;
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
@@ -342,7 +343,7 @@ static void presets_are_their_branches(void **state) {
     annulus_key_rule keys = ANNULUS_KEY_ONCE;
     annulus_engine engine = ANNULUS_ENGINE_AUTO;
     int causal = 77;
-    /* Its rules take the place of what was set; the rest stays. */
+    /* The preset's rules replace the earlier ones; all other values stay. */
     assert_ok(annulus_config_set_causal(preset, 1));
     assert_ok(annulus_config_set_key_rule(preset, ANNULUS_KEY_ONCE));
     assert_ok(annulus_config_set_engine(preset, ANNULUS_ENGINE_CPU));
@@ -388,7 +389,7 @@ static void presets_have_names(void **state) {
         assert_null(annulus_preset_name(none[i]));
 }
 
-/* Dense attention of N positions: N * N pairs a head, half and a diagonal when causal. */
+/* Dense attention of N positions: N * N pairs a head; if causal, half of them and the diagonal. */
 static void estimates_add_up(void **state) {
     (void)state;
     annulus_config *config = NULL;
@@ -397,8 +398,8 @@ static void estimates_add_up(void **state) {
     add_branch(config, 100, 1);
     const struct {
         annulus_pass pass;
-        double flops;            /* of a pair and an element */
-        uint64_t elements, rows; /* of the tensors, for each position and head: those of D and single numbers */
+        double flops;            /* for each pair and element */
+        uint64_t elements, rows; /* of all tensors for each position and head: rows of D elements, and statistics */
     } passes[] = {{ANNULUS_PASS_FORWARD, 4, 4, 1}, {ANNULUS_PASS_BACKWARD, 10, 8, 1}, {ANNULUS_PASS_MASS, 4, 2, 2}};
     for (int i = 0; i < 3; ++i) {
         const annulus_estimate dense = estimate_of(config, 1000, passes[i].pass, 0);
@@ -423,7 +424,7 @@ static int32_t threads_of(annulus_context *context) {
     return threads;
 }
 
-/* Of a problem with work for many threads: a number that tells their number. */
+/* Returns a number that shows the number of threads, for a problem with work for many threads. */
 static uint64_t workspace_of(annulus_context *context) {
     annulus_problem problem = fixture_problem();
     uint64_t bytes = 0;
@@ -454,7 +455,7 @@ static void threads_of_the_environment(void **state) {
     for (int i = 0; i < 4; ++i) {
         assert_int_equal(setenv("ANNULUS_NUM_THREADS", numbers[i], 1), 0);
         annulus_context *const context = context_with(f->config);
-        assert_int_equal(setenv("ANNULUS_NUM_THREADS", "2", 1), 0); /* it was read when the context was made */
+        assert_int_equal(setenv("ANNULUS_NUM_THREADS", "2", 1), 0); /* too late: the context has read it */
         assert_int_equal(threads_of(context), threads[i]);
         assert_true(workspace_of(context) == workspace_of_threads(f->context, threads[i]));
         assert_int_equal(threads_of(f->context), threads[i]);
@@ -516,7 +517,7 @@ static void messages_belong_to_their_thread(void **state) {
     assert_true(result != NULL);
     assert_string_equal(annulus_last_error(), message);
     int32_t count = 0;
-    assert_ok(annulus_device_count(ANNULUS_DEVICE_CPU, &count)); /* success leaves the message */
+    assert_ok(annulus_device_count(ANNULUS_DEVICE_CPU, &count)); /* success does not change the message */
     assert_string_equal(annulus_last_error(), message);
 }
 

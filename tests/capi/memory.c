@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where calls take their memory from: a workspace to the byte, an allocator, the process; and that all of it comes
- * back.
+ * The sources of a call's memory: an exact workspace, an allocator, the process. All memory must be returned.
  */
 #include "fixture.h"
 
@@ -11,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How the library aligns the workspace itself: one byte after a multiple of it is where that costs most. */
+/* The library's own alignment of the workspace. An address one byte after a multiple of it wastes most. */
 enum { ALIGNMENT = 256, GUARD = ALIGNMENT + 1 };
 
 static uint64_t workspace_size(const fixture *f, annulus_pass pass) {
@@ -45,7 +44,7 @@ static void workspace_to_the_byte(void **state) {
             assert_ok(annulus_context_set_workspace(f->context, memory + 1, 0));
             assert_call_refused(f, all_calls[c], ANNULUS_ERROR_WORKSPACE, NULL, "workspace of no bytes");
             assert_int_equal(annulus_last_error_bytes(), bytes);
-            /* A call that succeeds leaves it; one that fails for another reason does not. */
+            /* A successful call leaves the number of bytes; a failure for another reason resets it. */
             assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
             assert_int_equal(annulus_last_error_bytes(), bytes);
             assert_refused(annulus_context_set_workspace(f->context, NULL, 1), ANNULUS_ERROR_ARGUMENT, "bytes");
@@ -57,7 +56,7 @@ static void workspace_to_the_byte(void **state) {
     }
 }
 
-/* A workspace beside a tensor is legal, and one that shares a byte with it is not, whichever tensor it is. */
+/* A workspace next to a tensor is legal. A workspace that shares a byte with any tensor is not. */
 static void workspace_apart_from_tensors(void **state) {
     fixture *f = *state;
     for (int c = 0; c < CALLS; ++c) {
@@ -105,7 +104,7 @@ static void estimate_announces_the_workspace(void **state) {
     }
 }
 
-/* Of many threads only so many have work as the problem, or a long sequence, has pieces. */
+/* At most one thread works for each piece of the problem, or of a long sequence. */
 static void threads_without_work_need_no_workspace(void **state) {
     fixture *f = *state;
     const int64_t lengths[BATCH] = {LENGTH, LENGTH - 5};
@@ -170,7 +169,7 @@ static void workspace_limit_is_kept(void **state) {
     }
 }
 
-/* An allocator that counts what is out, checks what comes back and can refuse. */
+/* An allocator that counts live memory, checks released memory and can refuse. */
 typedef struct counter {
     size_t calls, live, bytes, alignment; /* of the last call of allocate */
     int refuses, wrong;
@@ -210,7 +209,7 @@ static void allocator_is_called_and_balanced(void **state) {
     allocator.release = count_release;
     allocator.user = &count;
     assert_ok(annulus_context_set_allocator(f->context, &allocator));
-    memset(&allocator, 0, sizeof allocator); /* it was copied */
+    memset(&allocator, 0, sizeof allocator); /* the context has a copy */
     for (int c = 0; c < CALLS; ++c) {
         const int needed = workspace_size(f, all_calls[c]->pass) > 0;
         count.calls = 0;
@@ -221,7 +220,7 @@ static void allocator_is_called_and_balanced(void **state) {
         if (needed)
             assert_call_refused(f, all_calls[c], ANNULUS_ERROR_MEMORY, NULL, "allocator returned NULL");
         assert_int_equal(annulus_last_error_bytes(), 0);
-        /* A workspace goes before the allocator. */
+        /* A workspace has priority over the allocator. */
         const uint64_t bytes = workspace_size(f, all_calls[c]->pass);
         void *workspace = malloc(bytes ? bytes : 1);
         count.calls = 0;
@@ -239,11 +238,11 @@ static void allocator_is_called_and_balanced(void **state) {
     assert_int_equal(count.bytes, 0);
 }
 
-/* An allocator whose functions use the context that calls them, in every way that there is. */
+/* An allocator whose functions use the calling context in every possible way. */
 typedef struct meddler {
     fixture *f;
     int uses, not_refused;
-    char last[64]; /* what was not refused */
+    char last[64]; /* the function that was not refused */
 } meddler;
 
 static void expect_in_call(meddler *m, const char *name, annulus_status status) {
@@ -350,7 +349,7 @@ static size_t bytes_in_use(void) {
     return info.uordblks + info.hblkhd;
 }
 
-/* Under the address sanitizer malloc keeps no such books and the leak checker looks instead. */
+/* Under the address sanitizer malloc has no statistics. Its leak checker works instead. */
 static void a_thousand_cycles_leave_no_memory(void **state) {
     const fixture *f = *state;
     for (int i = 0; i < 10; ++i)
@@ -363,7 +362,7 @@ static void a_thousand_cycles_leave_no_memory(void **state) {
         fail_msg("%zu bytes more in use than 1000 cycles ago", after - before);
 }
 
-/* The fixture's context with `branches` branches of the whole sequence on an engine. */
+/* Gives the fixture's context `branches` branches of the whole sequence on an engine. */
 static void set_branches(fixture *f, int branches, annulus_engine engine) {
     annulus_config *config = NULL;
     assert_ok(annulus_config_create(&config));
@@ -374,7 +373,7 @@ static void set_branches(fixture *f, int branches, annulus_engine engine) {
     annulus_config_destroy(config);
 }
 
-/* `length` positions, B = H = G = 1. */
+/* Returns a problem of `length` positions, with B = H = G = 1. */
 static annulus_problem one_head_of(int64_t length) {
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
     problem.dtype = ANNULUS_FLOAT32;
@@ -384,7 +383,7 @@ static annulus_problem one_head_of(int64_t length) {
     return problem;
 }
 
-/* What `reference` keeps of every position in every branch is more than 64 bits can count. */
+/* The memory that `reference` needs for every position in every branch exceeds 64 bits. */
 static void sizes_beyond_any_memory(void **state) {
     fixture *f = *state;
     const struct {
@@ -392,7 +391,7 @@ static void sizes_beyond_any_memory(void **state) {
         int64_t length;
     } sizes[] = {{1000, 1152921504606847}, {1024, (int64_t)1 << 50}, {65536, ((int64_t)1 << 54) - 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
-        /* One query at the end, of keys that are all one row. */
+        /* One query at the end, and keys that all share one row. */
         annulus_problem problem = one_head_of(sizes[i].length);
         annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
         options.flags = ANNULUS_CALL_QUERY_WINDOW;
@@ -420,7 +419,7 @@ static void sizes_beyond_any_memory(void **state) {
     }
 }
 
-/* Nor can 64 bits count what one rank with nearly all rows sends to a thousand with one each. */
+/* The bytes that one rank with nearly all rows sends to a thousand ranks with one row exceed 64 bits, too. */
 static void traffic_beyond_64_bits(void **state) {
     fixture *f = *state;
     enum { RANKS = 1024 };
@@ -443,7 +442,7 @@ static void traffic_beyond_64_bits(void **state) {
         assert_ok(annulus_estimate_rank(f->context, &problem, ANNULUS_PASS_FORWARD, &shards, 1, &estimate));
         assert_true(estimate.received_bytes == 2 * sizeof(float) * DIM * (uint64_t)(problem.sequence_length - 1));
     }
-    /* 2^24 query heads share one key head: a mass takes rounds, which count. */
+    /* 2^24 query heads share one key head. A mass then takes several rounds, which count. */
     annulus_problem many = one_head_of((int64_t)1 << 30);
     many.heads = 1 << 24;
     const annulus_shards two = {sizeof two, 2, 0, NULL, NULL};
@@ -458,7 +457,7 @@ static void traffic_beyond_64_bits(void **state) {
     annulus_config_destroy(config);
 }
 
-/* A size that wraps around would be smaller than that of half the sequence. */
+/* A size that wraps around would be smaller than the size for half the sequence. */
 static void workspace_grows_with_the_sequence(void **state) {
     fixture *f = *state;
     const annulus_engine engines[] = {ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU};

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * annulus_merge(): everything about its arguments wrong, one at a time, refused by name and without a write; what may
- * overlap and what may not; and what it does not need.
+ * annulus_merge(): makes every argument wrong, one at a time. The call refuses by name and writes nothing. Also checks
+ * which tensors may overlap, and what the call does not need.
  */
 #include "fixture.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Two parts, in memory of their own as the results are. */
+/* Two parts, in memory of their own, like the results. */
 enum { PARTS = 2, FIRST_OUT = 0, SECOND_OUT, FIRST_LSE, SECOND_LSE, MERGED_OUT, MERGED_LSE, TENSORS };
 static const char *const names[TENSORS] = {"outs[0]", "outs[1]", "lses[0]", "lses[1]", "out", "lse"};
 
@@ -48,7 +48,7 @@ static annulus_status merge(merge_fixture *f) {
     return annulus_merge(f->context, PARTS, f->outs, f->lses, &f->out, &f->lse, NULL);
 }
 
-/* After restore_tensors(), which points into the fixture where it lies now. */
+/* Call it after restore_tensors(), which points into the fixture's present place. */
 static void assert_merge_refused(merge_fixture *f, annulus_status wanted, const char *name) {
     double before[TENSORS][BATCH * LENGTH * HEADS * DIM];
     memcpy(before, f->memory, sizeof before);
@@ -76,7 +76,7 @@ static void pointers_and_count(void **state) {
     annulus_context_destroy(f.context);
 }
 
-/* No flag is known yet. */
+/* There is no flag yet. */
 static void merge_options(void **state) {
     (void)state;
     merge_fixture f = make_fixture();
@@ -117,7 +117,7 @@ static void tensors(void **state) {
     restore_tensors(&f);
     for (int i = 0; i < TENSORS; ++i) {
         annulus_tensor *const t = tensor_of(&f, i);
-        const char *const name = i == FIRST_OUT ? NULL : names[i]; /* it says what the others must be */
+        const char *const name = i == FIRST_OUT ? NULL : names[i]; /* the first part determines the other tensors */
         t->data = NULL;
         assert_merge_refused(&f, ANNULUS_ERROR_ARGUMENT, names[i]);
         t->data = (char *)t->data + 2;
@@ -125,7 +125,7 @@ static void tensors(void **state) {
         const int dtypes[] = {0, 5, ANNULUS_FLOAT64, ANNULUS_FLOAT16, ANNULUS_BFLOAT16};
         for (int d = 0; d < 5; ++d) {
             t->dtype = (annulus_dtype)dtypes[d];
-            /* Of half precision the first part would have what the others have not. */
+            /* The first part would have half precision and the other parts would not. */
             assert_merge_refused(&f, ANNULUS_ERROR_ARGUMENT, name);
         }
         for (int ndim = 1; ndim <= 5; ++ndim)
@@ -185,7 +185,7 @@ static void output_elements_are_distinct(void **state) {
     annulus_context_destroy(f.context);
 }
 
-/* A result may stand where a part's tensor of its kind does, and overlap in no other way. */
+/* A result may lie in the memory of a part's tensor of its kind, and overlap in no other way. */
 static void overlap(void **state) {
     (void)state;
     merge_fixture f = make_fixture();
@@ -197,7 +197,7 @@ static void overlap(void **state) {
             tensor_of(&f, output)->data = f.memory[input];
             if (input < MERGED_OUT && is_lse(input) == is_lse(output)) {
                 assert_ok(merge(&f));
-                /* By one row, or with other strides. */
+                /* Overlaps by one row, or has other strides. */
                 restore_tensors(&f);
                 annulus_tensor *const t = tensor_of(&f, output);
                 t->data = (float *)(void *)f.memory[input] + t->stride[1];
@@ -227,7 +227,7 @@ static void no_rows(void **state) {
     annulus_context_destroy(f.context);
 }
 
-/* A rank merges its rows alone: no other one is waited for, or told of an error. */
+/* A rank merges its rows alone: it waits for no other rank and tells none of an error. */
 static void alone_with_a_communicator(void **state) {
     (void)state;
     merge_fixture f = make_fixture();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library changes nothing of the process: floating-point modes, locale, signals, affinity; and a thread that is to
- * be cancelled comes out of it first.
+ * The library does not change the process: floating-point modes, locale, signals, affinity. A thread that is to be
+ * cancelled leaves the library first.
  */
 #include "fixture.h"
 
@@ -29,7 +29,7 @@ typedef struct process_state {
     cpu_set_t affinity;
 } process_state;
 
-/* Rounding, denormals and masks of the vector unit; without its sticky flags. */
+/* Returns rounding, denormals and masks of the vector unit, without its sticky flags. */
 static unsigned vector_modes(void) {
 #if defined(__SSE__)
     return _mm_getcsr() & ~0x3Fu;
@@ -79,7 +79,7 @@ static void assert_same(const process_state *a, const process_state *b) {
     assert_memory_equal(&a->affinity, &b->affinity, sizeof a->affinity);
 }
 
-/* Everything once, with calls that fail among it. */
+/* Calls everything once, with some calls that fail. */
 static void use_the_library(void) {
     void *state = NULL;
     assert_int_equal(setup(&state), 0);
@@ -120,7 +120,7 @@ static void unusual_modes(void **state) {
     assert_same(&after, &before);
 }
 
-/* Uses the library with a cancellation pending, which waits for the next cancellation point of the program's own. */
+/* Uses the library with a cancellation pending. It takes effect at the program's own next cancellation point. */
 static void *use_while_cancelled(void *has_returned) {
     pthread_cancel(pthread_self());
     use_the_library();
@@ -141,8 +141,8 @@ static void cancelled_thread(void **state) {
     assert_ptr_equal(result, PTHREAD_CANCELED);
 }
 
-/* A call's V is memory whose every page faults once. The handler notes which signals the thread blocks; the calling
- * thread stays in it until one that the library started has been there. */
+/* The V of a call is memory in which every page faults once. The handler notes the signals that the thread blocks. The
+ * calling thread waits in it until a thread of the library was there. */
 enum { ROWS = 64, PAGE_FLOATS = 1 << 14 }; /* rows of V in pages of their own, of up to 64 KiB */
 static pthread_t caller;
 static int has_seen_worker, worker_blocks[SIGNALS];

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""annulus attend: its results against the definition, for every option that changes them."""
+"""annulus attend: compares its results with the definition, for every option that changes them."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from program import DTYPES, SANITIZED, ProgramTest, cuda_device_count, load, np,
 import oracle
 import tap
 
-# Options of the command line beside the oracle's arguments; H = 4 query heads.
+# The command line's options and the oracle's arguments; H = 4 query heads.
 PATTERNS = {
     "dense": (["--branch", "0:1"], {"branches": [{"w": 0, "r": 1}]}),
     "longnet": (["--branch", "16:1", "--branch", "48:3"], {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 3}]}),
@@ -135,7 +135,7 @@ class AttendTest(ProgramTest):
         self.assert_close(lse, wanted_lse, "float32")
 
     def test_warnings_of_heads_without_keys(self):
-        """Of every rule, and of branches that are given the wrong way round."""
+        """Warns of heads without keys, for every rule and for branches whose W and R were swapped."""
         q, k, v = self.save_inputs((1, 50, 8, 8))
         for branches in (["1:2048"], ["1:4,phase=interleave"], ["2:6,phase=interleave,query=every"], ["3:5,phase=fixed:4"],
                          ["3:5,phase=fixed:7"], ["1:3,query=residue"], ["1:4", "0:3,heads=4-6"], ["8:2,heads=0-1"],
@@ -275,7 +275,7 @@ class Tensor(ctypes.Structure):
 
 
 def one_call(q, k, v, branches):
-    """O and LSE by one call of annulus_forward for everything."""
+    """Returns O and LSE of one annulus_forward() call on everything."""
     library = ctypes.CDLL(os.environ["ANNULUS_LIBRARY"])
     config, context = ctypes.c_void_p(), ctypes.c_void_p()
     out, lse = np.empty_like(q), np.empty((q.shape[0], q.shape[2], q.shape[1]), q.dtype)
@@ -294,7 +294,7 @@ def one_call(q, k, v, branches):
 
 @unittest.skipIf(SANITIZED, "a library with sanitizers cannot be loaded by Python")
 class PiecesTest(ProgramTest):
-    """Jobs large enough that attend does them in pieces: 5e10 FLOPs a thread, cut at multiples of 16384 rows."""
+    """Jobs so large that attend divides them into pieces: 5e10 FLOPs a thread, cut at multiples of 16384 rows."""
 
     def test_query_windows_give_the_same_bits(self):
         tokens, dim = 16384 + 8192 + 37, 128

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""annulus bench and annulus info: what they print, not how fast anything is."""
+"""annulus bench and annulus info: checks what they print, not how fast anything is."""
 
 import os
 import pathlib
@@ -41,13 +41,13 @@ class BenchTest(ProgramTest):
                 self.assertGreater(bench["machine"]["sgemm_flops_per_second"], 0)
 
     def test_processor(self):
-        """By the name that the system gives it; where it gives none, the architecture."""
+        """The processor's name as the system tells it, or else the architecture."""
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         names = [line.partition(": ")[2] for line in lines if line.startswith("model name")] or [platform.machine()]
         self.assertEqual(run_json(*SMALL)["machine"]["processor"], names[0])
 
     def test_threads_of_the_environment(self):
-        """They count where --threads says nothing; ranks share them."""
+        """ANNULUS_NUM_THREADS counts if --threads is not given, and ranks share its threads."""
         command = SMALL[:SMALL.index("--threads")]
         with unittest.mock.patch.dict(os.environ, ANNULUS_NUM_THREADS="3"):
             self.assertEqual(run_json(*command)["machine"]["threads"], 3)
@@ -70,8 +70,8 @@ class BenchTest(ProgramTest):
         self.assertAlmostEqual(one["sequences"][0]["pairs_per_second"] * one["sequences"][0]["seconds"] / (2 * 33 ** 2), 1)
 
     def test_plot(self):
-        """A bar for each row of the table, as long as its number, with a line for the spread and the number's text behind
-        it; above them what was measured on."""
+        """The plot has a bar for each row of the table, as long as its number. On it is a line for the spread, beside
+        it the number's text, and above the bars the machine."""
         sequences = ["bench", "--sequences", "5:10:50", "--heads", 2, "--head-dim", 16, "--branch", "0:1", "--repeats",
                      1, "--threads", 2]
         name = "{http://www.w3.org/2000/svg}"
@@ -132,7 +132,7 @@ class BenchTest(ProgramTest):
             self.assertIn(mark, result.stdout)
 
     def test_wide_tables_are_several(self):
-        """Each begins with the case and the pass; together they have every column of JSON."""
+        """Each block begins with the case and the pass. All blocks together have every column of the JSON."""
         result = run(*SMALL, "--ranks", 2)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertLessEqual(max(map(len, result.stdout.splitlines())), 132)
@@ -200,7 +200,7 @@ class InfoTest(ProgramTest):
         self.assertIn(info["build"]["build_info"], text.stdout)
 
     def assert_runs_as_told(self, runs):
-        """What attend says is what info says."""
+        """attend and info give the same reason."""
         self.save_inputs((1, 64, 1, 64))
         for (name, device), expected in runs.items():
             with self.subTest(name, device=device):

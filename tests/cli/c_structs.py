@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structs of the C API, for what calls it by ctypes without the bindings."""
+"""Structs of the C API, for tests that call it by ctypes without the bindings."""
 
 import ctypes
 
@@ -15,5 +15,5 @@ class Branch(ctypes.Structure):
 
     @classmethod
     def plain(cls, segment_length, dilation):
-        """What ANNULUS_BRANCH_INIT makes."""
+        """Returns the branch of ANNULUS_BRANCH_INIT."""
         return cls(ctypes.sizeof(cls), (segment_length, dilation, 0, 0), (0, 0, 0, 0, 0))

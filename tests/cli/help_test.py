@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the program says of itself: its help, and the manual page and the completions that the build makes by it."""
+"""The program's help, and the manual page and the completions that the build generates with it."""
 
 import pathlib
 import re
@@ -85,7 +85,7 @@ class ManualTest(ProgramTest):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
 
     def complete(self, *words):
-        """What bash completes the last word to."""
+        """Returns bash's completions of the last word."""
         script = ('source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _annulus 2>&1; '
                   'printf "%s\\n" "${COMPREPLY[@]}"')
         result = subprocess.run(["bash", "-c", script, "bash", self.path("annulus.bash"), "annulus", *words], text=True,

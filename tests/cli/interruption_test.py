@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that end early leave no file; jobs that are watched on a terminal show a bar."""
+"""Jobs that end early leave no file. Jobs on a terminal show a bar."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ def no_core():
 
 
 class JobTest(ProgramTest):
-    """Jobs of 2^20 tokens, which no engine ends before the test does, beside an older result."""
+    """Jobs of 2^20 tokens, which no engine finishes before the test ends them, beside an older result."""
 
     TOKENS = 1 << 20
 
@@ -36,7 +36,7 @@ class JobTest(ProgramTest):
         self.before = self.names()
 
     def start(self, *options, command=(PROGRAM,), ready, **how):
-        """The job, once what it has mapped and opened is `ready`."""
+        """Starts a job and returns it when the files that it has mapped and opened are `ready`."""
         arguments = self.attend_arguments("--lse", self.path("lse.npy"), *options)
         job = subprocess.Popen([*map(str, (*command, *arguments))], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, **how)
@@ -50,11 +50,12 @@ class JobTest(ProgramTest):
         return job
 
     def start_computing(self, *options, **how):
-        """The job, once it has begun with both outputs."""
+        """Starts a job and returns it when it has begun both outputs."""
         return self.start(*options, ready=lambda pid: len(self.mapped(pid) - set("qkv")) == 2, **how)
 
     def mapped(self, pid):
-        """The files of the directory that a process has mapped: inputs by their letters, outputs by other names."""
+        """Returns the files of the directory that a process has mapped: inputs by their letters, outputs by other
+        names."""
         maps = pathlib.Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
         return {name.removesuffix(".npy") for name in re.findall(re.escape(str(self.directory)) + "/(.*)", maps)}
 
@@ -107,7 +108,7 @@ class SignalTest(JobTest):
 @unittest.skipIf(SANITIZED, "the address sanitizer needs /proc")
 @unittest.skipUnless(can_mount(), "needs namespaces of its own")
 class NamedFileTest(JobTest):
-    """Where files without a name cannot get one later, here because there is no /proc, outputs have temporary names."""
+    """If files without a name cannot get one later, here without /proc, outputs have temporary names."""
 
     # Without /proc the loader does not find the library beside the program.
     HIDE_PROC = in_namespace("mount -t tmpfs none /proc && export LD_LIBRARY_PATH="
@@ -155,13 +156,13 @@ class ChangedInputTest(JobTest):
     def test_cut_short_while_converting(self):
         for name in "qkv":
             save(self.path(name + ".npy"), np.zeros((1 if SANITIZED else 4, self.TOKENS, 2, 8), np.float16))
-        # V is converted last: long after it was mapped.
+        # V is converted last, long after it was mapped.
         job = self.start("--branch", "1:1", "--dtype", "bfloat16", ready=lambda pid: "v" in self.mapped(pid))
         os.truncate(self.path("v.npy"), 4096)
         self.assert_ends(job, 2, ("--v: ", "v.npy"))
 
     def test_changed_without_a_fault(self):
-        """The end of a page that is cut reads as zeros, and a file that was written anew as what is in it now."""
+        """The end of a page that was cut reads as zeros. A file that was rewritten reads as its new contents."""
         def cut(path):
             os.truncate(path, path.stat().st_size - 4)
 
@@ -181,7 +182,7 @@ class ChangedInputTest(JobTest):
                 self.path("k.npy").write_bytes(whole)
 
     def test_removed_while_computing(self):
-        """What a job has opened stays what it is."""
+        """A job keeps using the file that it opened."""
         shape = (1, 2047 if SANITIZED else 8203, 1, 8)
         for name in "qkv":
             save(self.path(name + ".npy"), self.random.standard_normal(shape), "float32")
@@ -234,7 +235,7 @@ class ProgressTest(ProgramTest):
                 while part := terminal.read(4096):
                     shown += part
                     when_there_is_a_bar()
-            except OSError:  # how a terminal says that its other end is closed
+            except OSError:  # the other end of the terminal is closed
                 pass
             self.assertEqual(job.wait(), exit_code)
         return shown
@@ -258,7 +259,8 @@ class ProgressTest(ProgramTest):
         self.assertEqual(shares, sorted(shares))
 
     def test_time_goes_on_within_a_single_piece(self):
-        """Ranks do a batch entry in one piece, here in several seconds: the bar is empty, and its time goes on."""
+        """Ranks compute a batch entry in one piece, here for several seconds. The bar is empty, and its time
+        advances."""
         for name in "qkv":
             save(self.path(name + ".npy"), np.zeros((1, 81920, 1, 8), np.float64))
         shown = self.shown_on_a_terminal(0, more=("--ranks", "2"))

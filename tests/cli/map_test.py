@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""annulus map: the masses against the definition, and what the picture shows."""
+"""annulus map: compares the masses with the definition, and checks the picture."""
 
 import base64
 import math
@@ -13,7 +13,7 @@ import tap
 
 
 def points_of(png):
-    """[rows, columns, 3] of a PNG of 8-bit RGB that is not interlaced."""
+    """Returns [rows, columns, 3] of a PNG of 8-bit RGB that is not interlaced."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     at, data = 8, b""
     while at < len(png):
@@ -41,7 +41,7 @@ def points_of(png):
     return np.frombuffer(b"".join(rows), np.uint8).reshape(height, width, 3)
 
 
-GREY = [0xaf, 0xb8, 0xc1]  # of places with no position
+GREY = [0xaf, 0xb8, 0xc1]  # for places without a position
 BRANCHES = [{"w": 16, "r": 1}, {"w": 48, "r": 3}]
 PATTERN = ["--branch", "16:1", "--branch", "48:3"]
 
@@ -64,7 +64,7 @@ class MapTest(ProgramTest):
         return self.path(name)
 
     def picture(self, *more):
-        """The lines of text, and the points of the picture."""
+        """Returns the lines of text and the points of the picture."""
         svg = self.draw("map.svg", *more).read_text(encoding="utf-8")
         pictures = [base64.b64decode(text) for text in re.findall(r"base64,([^\"]+)\"", svg)]
         self.assertEqual(len(pictures), 2)
@@ -88,11 +88,11 @@ class MapTest(ProgramTest):
         self.assert_close(self.mass("--heads", "mean")[0], oracle.mass(q, k, BRANCHES).mean(1))
 
     def test_dtypes_and_no_batch(self):
-        for dtype, of_mass, tolerance in (("float64", "float64", 1e-12), ("float16", "float32", 1e-3),
-                                          ("bfloat16", "float32", 1e-2)):
+        for dtype, mass_dtype, tolerance in (("float64", "float64", 1e-12), ("float16", "float32", 1e-3),
+                                             ("bfloat16", "float32", 1e-2)):
             q, k = self.save_q_and_k((61, 3, 8), dtype=dtype)
             found, found_dtype = self.mass()
-            self.assertEqual((found.shape, found_dtype), ((3, 61), of_mass))
+            self.assertEqual((found.shape, found_dtype), ((3, 61), mass_dtype))
             self.assert_close(found, oracle.mass(q[None], k[None], BRANCHES)[0], tolerance)
 
     def test_lse_of_attend_gives_the_same(self):
@@ -129,7 +129,7 @@ class MapTest(ProgramTest):
         self.assertEqual(points.shape, (6, 10, 3))
         seen = (points != GREY).any(2).ravel()
         np.testing.assert_array_equal(seen, np.arange(60) < 52)
-        # Lighter where there is more.
+        # A place is lighter if its mass is larger.
         light = points.reshape(60, 3)[:52].astype(int).sum(1)
         order = np.argsort(means[1:])
         self.assertTrue((np.diff(light[order]) >= -12).all())
@@ -158,8 +158,8 @@ class MapTest(ProgramTest):
         np.testing.assert_array_equal((pictures[0] != GREY).any(2), wanted)
 
     def test_png_shows_what_svg_says(self):
-        """Its size, each place's colour from edge to edge, the bar, and ink where words are and nowhere else. On a grid
-        that 800 pixels are a multiple of, one that they are not, and one of more places than that."""
+        """Checks the size, the colour of each place from edge to edge, the bar, and that ink is only where words are.
+        Uses grids with a number of columns that divides 800 pixels, one that does not, and one above 800."""
         for columns, positions in ((10, 53), (30, 53), (901, 1001)):
             self.save_q_and_k((1, positions, 2, 8))
             svg = self.draw("map.svg", "--grid", columns).read_text(encoding="utf-8")
@@ -178,12 +178,12 @@ class MapTest(ProgramTest):
                 for box, (*numbers, png) in enumerate(boxes):
                     x, y, width, height = (round(float(number) * scale) for number in numbers)
                     points = points_of(base64.b64decode(png)).astype(int)
-                    rows, of_row = points.shape[:2]
+                    rows, row_length = points.shape[:2]
                     if box == 0:
-                        self.assertEqual((width, height), (of_row * place, rows * place))
+                        self.assertEqual((width, height), (row_length * place, rows * place))
                     down, right = (np.arange(pixels) * count // pixels for pixels, count in ((height, rows),
-                                                                                           (width, of_row)))
-                    # A pixel on the edge of two of the bar's shades may be either's.
+                                                                                           (width, row_length)))
+                    # A pixel between two shades of the bar may have either color.
                     np.testing.assert_allclose(found[y:y + height, x:x + width], points[down][:, right],
                                                atol=(0, 8)[box])
                     nothing_drawn[y - 3:y + height + 3, x - 3:x + width + 3] = False
@@ -197,7 +197,7 @@ class MapTest(ProgramTest):
                 self.assertTrue((found[:, -3:] == 255).all(), "words are cut off")
 
     def test_long_lines_are_broken(self):
-        """The pattern of many branches."""
+        """The line that names a pattern of many branches."""
         self.save_q_and_k((1, 53, 2, 8))
         branches = [word for i in range(40) for word in ("--branch", f"{100 + i}:1")]
         lines, _ = self.picture("--grid", 10, *branches)
@@ -247,7 +247,7 @@ class MapTest(ProgramTest):
             result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *svg, "--grid", width)
             self.assert_no_picture(
                 result, f"--grid {width}: 16385 positions make a grid of {size} places, and at most 8192 x 8192")
-        self.save_inputs((1, 10, 10 ** 9, 0))  # no bytes of Q, and masses beyond all memory
+        self.save_inputs((1, 10, 10 ** 9, 0))  # Q has no bytes, and the masses exceed all memory
         for ranks in (1, 2):
             result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *out, "--ranks", ranks)
             self.assert_refused(result, says="head dimension D is 0")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that see other file systems than the rest: in a namespace of their own, where the system allows it."""
+"""Runs programs that see other file systems, in a namespace of their own, if the system allows it."""
 
 import shutil
 import subprocess
 
 
 def in_namespace(mount):
-    """What stands before a command that is to see what `mount`, a line of the shell, has mounted."""
+    """Returns the words before a command that sees what `mount`, a line of shell, has mounted."""
     return ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"]
 
 

@@ -18,7 +18,7 @@ NUMPY = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<V2"
 
 class NpyTest(ProgramTest):
     def copy_v(self, values, dtype, *options):
-        """O of V with queries and keys of zeros."""
+        """Returns O of V with queries and keys of zeros."""
         for name in "qk":
             save(self.path(name + ".npy"), np.zeros(values.shape, np.float32), dtype)
         save(self.path("v.npy"), values, dtype)
@@ -65,7 +65,7 @@ class NpyTest(ProgramTest):
         self.assertEqual(self.path("o.npy").read_bytes(), self.path("v.npy").read_bytes())
 
     def every_header(self, shape, dtype):
-        """Headers that say the same in all the ways that the format allows."""
+        """Headers that say the same in all forms that the format allows."""
         text = f"{{'descr': '{NUMPY[dtype]}', 'fortran_order': False, 'shape': {shape}, }}"
         other = f'{{ "shape":{shape},"fortran_order" : False , "descr":"{NUMPY[dtype]}"}}'
         for dictionary in (text, other):
@@ -124,7 +124,7 @@ class NpyTest(ProgramTest):
             np.testing.assert_array_equal(out, from_bfloat16(round_to_bfloat16(numbers)).astype(np.float64))
 
     def test_narrowing_of_double_to_bfloat16_rounds_once(self):
-        # Just above a tie: by way of float32 it would become the tie, and then the even neighbour below.
+        # Just above a tie. Rounded to float32 first, it would become the tie and then the even neighbour below.
         values = np.full((2, 1, 8), 1 + 2.0 ** -8 + 2.0 ** -40)
         out, _ = self.copy_v(values, "float64", "--dtype", "bfloat16")
         np.testing.assert_array_equal(out, np.full(values.shape, 1 + 2.0 ** -7))

@@ -7,8 +7,9 @@ import numpy as np
 
 
 def curve(width, height, forward=True):
-    """The cells (x, y) of a rectangle along the generalised Hilbert curve, which leads from (0, 0) to the other end of
-    the width. Odd sides are halved towards the grid's origin: down in a part that is walked forward, else up."""
+    """Returns the cells (x, y) of a rectangle along the generalised Hilbert curve, which leads from (0, 0) to the other
+    end of the width. Halves of odd sides round towards the grid's origin: down in a part that is walked forward,
+    otherwise up."""
     if height == 1:
         return [(x, 0) for x in range(width)]
     if width == 1:
@@ -30,7 +31,7 @@ def curve(width, height, forward=True):
 
 
 def hilbert_places(length, width):
-    """The place of every position along the segment's curve."""
+    """Returns the place of every position along the segment's curve."""
     if not width or length % width:
         width = next(d for d in range(math.isqrt(length - 1) + 1, length + 1) if length % d == 0)
     height = length // width
@@ -43,7 +44,7 @@ def hilbert_places(length, width):
 
 def branch_keys(n, heads, w, r, first_head=0, head_count=None, phase="block", query="dilated", order="linear", width=0,
                 zero_keys=False):
-    """How often query i attends to key j for each head, [H, N, N], and to keys of score and value 0, [H, N]."""
+    """Returns how often query i attends to key j for each head, [H, N, N], and to keys of score and value 0, [H, N]."""
     w = min(w or n, n)
     head_count = head_count or heads
     keys, zeros = np.zeros((heads, n, n), int), np.zeros((heads, n), int)
@@ -75,7 +76,7 @@ def branch_keys(n, heads, w, r, first_head=0, head_count=None, phase="block", qu
 
 
 def attention(q, k, v, branches, causal=False, zero_keys=False, keys_once=False, scale=None, query_start=0):
-    """O [B, Nq, H, D] and LSE [B, H, Nq] of arrays [B, N, heads, D] in float64."""
+    """Returns O [B, Nq, H, D] and LSE [B, H, Nq] of arrays [B, N, heads, D] in float64."""
     n, heads, dim = k.shape[1], q.shape[2], q.shape[3]
     rows = slice(query_start, query_start + q.shape[1])
     keys = zeros = 0
@@ -99,8 +100,8 @@ def attention(q, k, v, branches, causal=False, zero_keys=False, keys_once=False,
 
 
 def mass(q, k, branches, **options):
-    """[B, H, N]: the sum over the queries of what attention() gives each key."""
-    # The values are a one in the key's own column: then O is the probabilities.
+    """Returns [B, H, N]: the sum over the queries of the probabilities that attention() gives each key."""
+    # Each value is a unit vector in the key's own column, so that O is the probabilities.
     n, heads = k.shape[1], q.shape[2]
     keys = np.repeat(k, heads // k.shape[2], axis=2)
     values = np.broadcast_to(np.eye(n)[None, :, None, :], (k.shape[0], n, heads, n))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""annulus plan: its sums against counts of the definition's pairs and rows."""
+"""annulus plan: compares its sums with counts of the definition's pairs and rows."""
 
 import re
 import xml.etree.ElementTree
@@ -16,17 +16,17 @@ SIZES = ["--tokens", TOKENS, "--heads", HEADS, "--kv-heads", KV_HEADS, "--head-d
 
 
 def shards(ranks, rule="even"):
-    """The positions of each rank, in ranges."""
+    """Returns the positions of each rank, in ranges."""
     if rule == "even":
         return [[piece] for piece in np.array_split(np.arange(TOKENS), ranks)]
     pieces = np.array_split(np.arange(TOKENS), 2 * ranks)
     pairs = [[pieces[i], pieces[-1 - i]] for i in range(ranks - 1)]
-    return pairs + [[np.concatenate(pieces[ranks - 1:ranks + 1])]]  # the last rank's two lie side by side
+    return pairs + [[np.concatenate(pieces[ranks - 1:ranks + 1])]]  # the last rank's two shards are adjacent
 
 
 def counts(branch, ranges, causal):
-    """(query, key) pairs of the queries of a rank, and key/value rows of others that they attend to: those of each
-    range, which is sent its own."""
+    """Returns the (query, key) pairs of a rank's queries, and the key/value rows of other ranks that they attend to.
+    Each range receives its own rows."""
     keys, _ = oracle.branch_keys(TOKENS, HEADS, **branch)
     if causal:
         keys = keys * np.tri(TOKENS, dtype=int)
@@ -51,16 +51,16 @@ class PlanTest(ProgramTest):
                 with self.subTest(ranks=ranks, causal=causal, rule=rule):
                     problem, cost, branches = self.plan("--ranks", ranks, *BRANCH_OPTIONS, *["--causal"] * causal,
                                                         "--shards", rule)
-                    of_ranks = shards(ranks, rule)
-                    self.assertEqual(problem["tokens_per_rank"], max(sum(map(len, ranges)) for ranges in of_ranks))
-                    per_shard = [[counts(branch, ranges, causal) for branch in BRANCHES] for ranges in of_ranks]
+                    rank_ranges = shards(ranks, rule)
+                    self.assertEqual(problem["tokens_per_rank"], max(sum(map(len, ranges)) for ranges in rank_ranges))
+                    per_shard = [[counts(branch, ranges, causal) for branch in BRANCHES] for ranges in rank_ranges]
                     pairs = np.array(per_shard, float)[..., 0]
                     rows = np.array(per_shard)[..., 1]
                     for key, factor in (("forward_flops", 4 * DIM), ("backward_flops", 10 * DIM)):
                         self.assertEqual(cost[key]["total"], factor * pairs.sum())
                         self.assertEqual(cost[key]["largest_rank"], factor * pairs.sum(1).max())
                         self.assertEqual([row[key] for row in branches], list(factor * pairs.sum(0)))
-                    row_bytes = 2 * DIM * 4  # of K and of V
+                    row_bytes = 2 * DIM * 4  # of K and V together
                     self.assertLessEqual(cost["forward_sent_bytes"]["total"], row_bytes * rows.sum())
                     for key in ("forward", "backward"):
                         self.assertEqual(cost[key + "_sent_bytes"]["total"], cost[key + "_received_bytes"]["total"])
@@ -75,13 +75,13 @@ class PlanTest(ProgramTest):
                     self.assertAlmostEqual(sum(row["forward_flops_share"] for row in branches), 1)
 
     def test_engines(self):
-        """Who would compute, where one rank does it alone."""
+        """The engine that would compute on one rank."""
         for options, engine in (([], "cpu"), (["--engine", "reference"], "reference"), (["--ranks", 2], None)):
             problem, _, _ = self.plan(*BRANCH_OPTIONS, *options)
             self.assertEqual([problem["forward_engine"], problem["backward_engine"]], [engine, engine])
 
     def test_zigzag_shares_causal_work_evenly(self):
-        """Of one branch over all of 8000 positions: with even shards the last of 4 ranks has 7/4 of the mean."""
+        """One branch over all 8000 positions: with even shards the last of 4 ranks has 7/4 of the mean."""
         for rule, largest in (("even", 7 / 4), ("zigzag", 1)):
             plan = run_json("plan", "--tokens", 8000, "--heads", 1, "--head-dim", 8, "--branch", "0:1", "--causal",
                             "--ranks", 4, "--shards", rule)
@@ -139,9 +139,9 @@ class PlanTest(ProgramTest):
     def test_labels_of_presets_are_their_branches(self):
         sizes = ["--tokens", 2_000_000, "--heads", 16, "--head-dim", 48]
         for preset in ("gigapath", "longnet:2048,4,2,3"):
-            of_preset = run_json("plan", *sizes, "--preset", preset)["branches"]
-            one_by_one = [part for row in of_preset for part in ("--branch", row["branch"])]
-            self.assertEqual(run_json("plan", *sizes, *one_by_one)["branches"], of_preset)
+            preset_branches = run_json("plan", *sizes, "--preset", preset)["branches"]
+            one_by_one = [part for row in preset_branches for part in ("--branch", row["branch"])]
+            self.assertEqual(run_json("plan", *sizes, *one_by_one)["branches"], preset_branches)
 
     def test_huge_problems(self):
         plan = run_json("plan", "--tokens", 10 ** 9, "--heads", 16, "--head-dim", 128, "--dtype", "bfloat16", "--ranks",
@@ -174,10 +174,10 @@ class PlanTest(ProgramTest):
 
 
 class PictureTest(ProgramTest):
-    """The drawn cells against the definition's mask."""
+    """Compares the drawn cells with the definition's mask."""
 
     def draw(self, tokens, heads, *options, cell=1):
-        """Of each head the shades of the cells; the largest number that is told."""
+        """Returns the shades of the cells for each head, and the largest number in the legend."""
         path = self.path("pattern.svg")
         result = run("plan", "--tokens", tokens, "--heads", heads, "--head-dim", 8, *options, "--svg", path)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
@@ -244,7 +244,7 @@ class PictureTest(ProgramTest):
                 self.assertIn(f"up to {means.max():.3g}", labels)
 
     def test_ranks(self):
-        """A line at each shard but the first, in both directions, and the number of the rank beside its rows."""
+        """A line at each shard except the first, in both directions, and the rank's number beside its rows."""
         name = "{http://www.w3.org/2000/svg}"
         for tokens, ranks, shards, starts, owners in (
                 (32, 4, "even", [8, 16, 24], [0, 1, 2, 3]), (1000, 3, "even", [334, 667], [0, 1, 2]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the program share: running it, and arrays in files of a directory that goes away."""
+"""Shared by the program's tests: running the program, and arrays in files of a temporary directory."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def mpirun_command(ranks):
 
 
 def round_to_bfloat16(values):
-    """float32 numbers rounded to nearest, ties to even, as the 16-bit codes of bfloat16."""
+    """Returns float32 numbers, rounded to nearest, ties to even, as 16-bit codes of bfloat16."""
     bits = np.asarray(values, np.float32).view(np.uint32)
     rounded = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
@@ -68,7 +68,7 @@ def save(path, array, dtype=None):
 
 
 def load(path):
-    """An array as float64, and the dtype it had."""
+    """Returns an array as float64, and its dtype."""
     array = np.load(path)
     if array.dtype == np.dtype("V2"):
         return from_bfloat16(array.view(np.uint16)).astype(np.float64), "bfloat16"
@@ -76,7 +76,7 @@ def load(path):
 
 
 def rounded(array, dtype):
-    """The values that are left of an array in a file of `dtype`, in float64."""
+    """Returns the values of an array after rounding to `dtype`, in float64."""
     if dtype == "bfloat16":
         return from_bfloat16(round_to_bfloat16(array)).astype(np.float64)
     return array.astype(dtype).astype(np.float64)
@@ -96,7 +96,7 @@ class ProgramTest(unittest.TestCase):
         return self.directory / name
 
     def save_inputs(self, q_shape, kv_shape=None, dtype="float32"):
-        """Random q.npy, k.npy and v.npy; returns their values in float64."""
+        """Saves random q.npy, k.npy and v.npy; returns their values in float64."""
         values = []
         for name, shape in (("q", q_shape), ("k", kv_shape or q_shape), ("v", kv_shape or q_shape)):
             array = self.random.standard_normal(shape).astype(np.float32)
@@ -109,7 +109,7 @@ class ProgramTest(unittest.TestCase):
         return ["attend", *(part for option, name in files for part in (option, self.path(name))), *more]
 
     def assert_done(self, result, warning=""):
-        """Done without a word, or with the one warning that begins as this."""
+        """Asserts success without output, or with one warning that begins with `warning`."""
         self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
         if warning:
             self.assertRegex(result.stderr, rf"\Aannulus: warning: {re.escape(warning)}[^\n]*\n\Z")
@@ -117,7 +117,7 @@ class ProgramTest(unittest.TestCase):
             self.assertEqual(result.stderr, "")
 
     def attend(self, *more, warning=""):
-        """Runs attend on the three inputs; O and LSE in float64, with their dtypes."""
+        """Runs attend on the three inputs. Returns O and LSE in float64, with their dtypes."""
         self.assert_done(run(*self.attend_arguments("--lse", self.path("lse.npy"), *more)), warning)
         return load(self.path("o.npy")), load(self.path("lse.npy"))
 

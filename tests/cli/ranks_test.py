@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several ranks: attend and map give what one rank gives, and plan says what a run measures."""
+"""Several ranks: attend and map give the results of one rank, and plan gives what a run measures."""
 
 import re
 import subprocess
@@ -44,7 +44,7 @@ class AttendTest(ProgramTest):
                         self.assert_close(lse, wanted_lse, 1e-5)
 
     def test_zigzag_gives_what_one_rank_gives(self):
-        """Of O and LSE in the order of the sequence."""
+        """O and LSE are in the order of the sequence."""
         self.save_inputs((2, 83, 4, 16), (2, 83, 2, 16))
         for name, (options, _) in PATTERNS.items():
             (wanted_out, _), (wanted_lse, _) = self.attend(*options)
@@ -136,7 +136,7 @@ class MapTest(ProgramTest):
         self.path("mass.npy").unlink()
 
     def test_ranks_give_what_the_definition_says(self):
-        """Of the heads in groups, and with --lse the same as without."""
+        """The masses of heads in groups, which are the same with --lse and without."""
         q, k, _ = self.save_inputs((2, 83, 4, 16), (2, 83, 2, 16))
         for name, (options, arguments) in PATTERNS.items():
             wanted = oracle.mass(q, k, **arguments)
@@ -166,7 +166,8 @@ class MapTest(ProgramTest):
                              warning="--starts: rows 0 to 1 and 71 to 82 are in no " if "--starts" in options else "")
 
     def test_picture(self):
-        """The same of three ranks as of one, but for what rounding does to colours and numbers: its size and words."""
+        """Three ranks draw the same picture as one, except for rounding in colours and numbers: the size and the words
+        are equal."""
         self.save_inputs((1, 53, 2, 8))
         pictures = []
         for ranks in (1, 3):

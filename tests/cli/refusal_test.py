@@ -147,7 +147,7 @@ class RefusalTest(ProgramTest):
                 self.check(*options)
 
     def test_empty_texts_and_properties_twice(self):
-        """None of them counts as an option that was left out."""
+        """An empty value does not count as an option that was left out."""
         problem = ["--tokens", 64, "--heads", 1, "--head-dim", 8, "--branch", "8:1"]
         for option in ("--starts", "--lengths", "--lse", "--dtype", "--padding", "--key-rule", "--scale", "--engine",
                        "--exchange", "--device", "--threads", "--shards", "--query-start", "--preset"):
@@ -230,7 +230,7 @@ class RefusalTest(ProgramTest):
         self.assert_untouched()
 
     def test_words_of_the_command_line(self):
-        """And not the library's names of what they mean."""
+        """The messages have the options' names and not the library's."""
         for options, says in (
                 (["--starts", "0"], "--starts has 1 number; it must have 2 or more, "),
                 (["--starts", "0,5,4"], "--starts: number 3 is 4; it must be from 5, the number before it, to 9, "),
@@ -268,7 +268,7 @@ class RefusalTest(ProgramTest):
                 self.assert_refused(run(*arguments), says=says)
 
     def test_words_that_a_command_does_not_know(self):
-        """They are told before options that are missing: a misspelt one is missing too."""
+        """Unknown options are reported before missing ones, since a misspelt option is missing, too."""
         files = self.attend_arguments("--branch", "8:1")
         none = "`annulus {} --help` says what it takes"
         for arguments, what, hint in (
@@ -351,7 +351,7 @@ class RefusalTest(ProgramTest):
             self.check("--branch", "8:1", says=f" {more} byte")
 
     def test_heads_beyond_32_bits(self):
-        """A file with a hole in the place of its numbers."""
+        """Makes a file with a hole instead of its numbers."""
         for heads, dim in ((2 ** 32 + 2, 8), (2, 2 ** 32 + 8)):
             for name in "qkv":
                 text = f"{{'descr': '<f2', 'fortran_order': False, 'shape': (1, 1, {heads}, {dim})}}"
@@ -434,7 +434,7 @@ class RefusalTest(ProgramTest):
         self.assertEqual(list(self.path("directory").iterdir()), [])
 
     def test_outputs_that_are_other_files_of_the_call(self):
-        """By their names, by links and by other paths; with the program told nothing else that is wrong."""
+        """Finds equal files by their names, by links and by other paths. The command has no other error."""
         np.save(self.path("starts.npy"), np.array([0, 9]))
         np.save(self.path("tiles.npy"), np.arange(18).reshape(9, 2))
         np.save(self.path("lse.npy"), np.zeros((1, 2, 9), np.float32))
@@ -482,7 +482,7 @@ class RefusalTest(ProgramTest):
 
     @unittest.skipUnless(can_mount(), "needs namespaces of its own")
     def test_read_only_file_system(self):
-        """Inputs come from it, outputs cannot go there; nor for root."""
+        """Reads inputs from a read-only file system. Outputs there are refused, even for root."""
         read_only = in_namespace(f"mount --bind '{self.directory}' '{self.directory}' && "
                                  f"mount -o remount,bind,ro '{self.directory}'")
         for arguments, option in ((self.attend_arguments("--branch", "8:1"), "--out"),
@@ -503,7 +503,7 @@ class RefusalTest(ProgramTest):
 
     @unittest.skipUnless(can_mount(), "needs namespaces of its own")
     def test_full_disk(self):
-        """The room for the outputs is taken before anything is computed: here all of it, of a file system of 64 KiB."""
+        """The space for the outputs is allocated before anything is computed: here all of a file system of 64 KiB."""
         disk = self.path("disk")
         disk.mkdir()
         self.before = sorted([*self.before, "disk"])

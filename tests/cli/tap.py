@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the unittest cases of the calling script and reports them in TAP, one line a case."""
+"""Runs the unittest cases of the calling script and reports them in TAP, one line for each case."""
 
 import sys
 import traceback

@@ -15,7 +15,7 @@
 namespace annulus::test {
 namespace {
 
-// The last byte of a child's answer: without it the child ended too early.
+// The last byte of a child's answer. If it is missing, the child ended too early.
 constexpr char full_stop = '\0';
 
 [[noreturn]] void answer(int pipe_end, const std::function<std::string()> &work) {
@@ -42,7 +42,7 @@ std::string read_all(int pipe_end) {
     }
 }
 
-// How a child ended that was given so many seconds; "" after exit(0).
+// Returns how a child ended that had `seconds` seconds; "" after exit(0).
 std::string end_of(pid_t child, unsigned seconds) {
     int status = 0;
     waitpid(child, &status, 0);
@@ -54,7 +54,7 @@ std::string end_of(pid_t child, unsigned seconds) {
 }
 
 pid_t fork_now() {
-    std::fflush(nullptr); // or the child writes it once more
+    std::fflush(nullptr); // otherwise the child would write it once more
     const pid_t child = fork();
     if (child < 0)
         throw std::system_error(errno, std::generic_category(), "fork");
@@ -69,7 +69,7 @@ std::string in_child(const std::function<std::string()> &work, unsigned seconds)
         throw std::system_error(errno, std::generic_category(), "pipe");
     const pid_t child = fork_now();
     if (child == 0) {
-        alarm(seconds); // ends the process, whatever its threads wait for
+        alarm(seconds); // ends the process even if its threads wait
         close(ends[0]);
         answer(ends[1], work);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What may hang or crash is tried in a process of its own.
+// Runs work that may hang or crash in a process of its own.
 #pragma once
 
 #include <functional>
@@ -7,12 +7,13 @@
 
 namespace annulus::test {
 
-// Calls `work` in a forked child and returns what it returned: "" where all is well, else what is not. So is an
-// exception's message, and how the child ended where it gave no answer: by a signal, or not within `seconds`.
+// Calls `work` in a forked child and returns its result: "" if all is well, otherwise what is wrong. If `work` throws,
+// returns the exception's message. If the child gives no answer, returns how it ended: by a signal, or not within
+// `seconds`.
 std::string in_child(const std::function<std::string()> &work, unsigned seconds = 20);
 
-// Calls `work` in a forked child that then calls exit(0), as a program does whose main() returns. "" where it so ended,
-// else what is not well, as above.
+// Calls `work` in a forked child that then calls exit(0), like a program whose main() returns. Returns "" if the child
+// ended by exit(0), otherwise what is wrong, as above.
 std::string in_child_that_exits(const std::function<void()> &work, unsigned seconds = 20);
 
 } // namespace annulus::test

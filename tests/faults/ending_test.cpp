@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that exits, or is stopped for a while, in the midst of calls of many threads: it exits at once, without a
-// crash; once it goes on, calls are done or fail, none hangs, and new communicators serve.
+// A process that exits, or is stopped for a while, during calls of many threads. It must exit at once, without a crash.
+// After a stop, calls succeed or fail, no call hangs, and new communicators work.
 #include "support/ranks.hpp"
 #include "support/run.hpp"
 
@@ -35,7 +35,7 @@ RankOptions rank_options(double timeout) {
     return options;
 }
 
-// Both passes of a shard, or of a problem alone, again and again.
+// Calls both passes of a shard, or of a problem alone, again and again.
 class Caller {
   public:
     Caller(int rank, annulus_comm *comm, double timeout)
@@ -43,7 +43,7 @@ class Caller {
                  make_rank_context(whole(), rank_options(timeout), rank, comm)) {}
     Caller() : Caller(whole(), make_context(make_config(whole(), ANNULUS_ENGINE_CPU).get(), 3)) {}
 
-    // Until one fails, whose status it returns, or is_over() says so after one.
+    // Calls until one fails and returns its status, or until is_over() is true after a call.
     template <class IsOver> annulus_status call(const IsOver &is_over) const {
         for (;;) {
             annulus_status status = call_.forward(context_.get());
@@ -62,8 +62,8 @@ class Caller {
     const Context context_;
 };
 
-// The caller's objects are still there for the threads that go on with their calls; what exit() destroys of the library
-// is nothing that calls use.
+// The caller's objects still exist for threads that continue their calls. exit() destroys no part of the library that
+// calls use.
 TEST(Ending, ExitInTheMidstOfCalls) {
     for (int i = 0; i < 30; ++i) {
         const std::string end = in_child_that_exits([i] {
@@ -88,7 +88,7 @@ TEST(Ending, ExitInTheMidstOfCalls) {
     }
 }
 
-// Longer than the ranks wait for one another: each of them may see its deadline passed though none of them was late.
+// The stop is longer than the timeout of the ranks. Any of them may then see its deadline passed, though none was late.
 TEST(Ending, StoppedBeyondTheTimeout) {
     const Inputs inputs = random_inputs(whole(), 1);
     const RankOptions options = rank_options(60);
@@ -110,7 +110,7 @@ TEST(Ending, StoppedBeyondTheTimeout) {
             for_each_rank(ranks, [&](int rank) {
                 const auto own = static_cast<std::size_t>(rank);
                 statuses[own] = Caller(rank, comms[own].get(), 0.3).call([&] { return Clock::now() > until; });
-                annulus_comm_abort(comms[own].get()); // nobody need wait for calls that do not come
+                annulus_comm_abort(comms[own].get()); // so that no rank waits for calls that do not come
             });
             waitpid(stopper, nullptr, 0);
             for (const annulus_status status : statuses)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A library to link before all others, or to preload, that makes chosen calls of a process fail as if the system had
- * nothing left to give. */
+/* A library to link before all others, or to preload. It makes chosen calls of a process fail as if the system had no
+ * resources left. */
 #undef _FILE_OFFSET_BITS /* would make mmap and mmap64 one name */
 #include "failing.h"
 
@@ -32,7 +32,7 @@ long live_pieces(void) {
     return live;
 }
 
-/* Before the first call, which may be one of another library's start. */
+/* Runs before the first call, which another library may make when it is loaded. */
 static void read_environment(void) {
     static const char *const names[CALL_KINDS] = {"FAIL_MEMORY", "FAIL_MAPPINGS", "FAIL_THREADS"};
     static atomic_flag done = ATOMIC_FLAG_INIT;
@@ -57,7 +57,7 @@ static int fails(enum call_kind kind) {
     return 1;
 }
 
-/* The C library's own: dlsym() would allocate. */
+/* The C library's own function, since dlsym() would allocate. */
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_calloc(size_t count, size_t bytes);
 extern void *__libc_realloc(void *memory, size_t bytes);
@@ -111,7 +111,7 @@ void free(void *memory) {
     __libc_free(memory);
 }
 
-/* The next library's function of that name. */
+/* Returns the next library's function of that name. */
 static void find(const char *name, void *function) {
     void *const symbol = dlsym(RTLD_NEXT, name);
     memcpy(function, &symbol, sizeof symbol);

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What failing.c offers to the programs that have it. Calls are counted in the whole process.
- *
- * MEMORY: malloc, calloc, realloc, memalign, aligned_alloc, posix_memalign, and so operator new. MAPPINGS: mmap, but
- * for the C library's own. THREADS: pthread_create.
- *
- * FAIL_MEMORY, FAIL_MAPPINGS or FAIL_THREADS in the environment, as "first" (all after it fail) or "first count", does
- * what fail_calls() does, from the program's start.
+ * The functions of failing.c. Calls are counted in the whole process. MEMORY: malloc, calloc, realloc, memalign,
+ * aligned_alloc, posix_memalign, and so operator new. MAPPINGS: mmap, except the C library's own calls. THREADS:
+ * pthread_create. FAIL_MEMORY, FAIL_MAPPINGS or FAIL_THREADS in the environment call fail_calls() at the program's
+ * start. The value is "first" (all calls after it fail) or "first count".
  */
 #ifndef ANNULUS_TESTS_FAULTS_FAILING_H
 #define ANNULUS_TESTS_FAULTS_FAILING_H
@@ -17,13 +14,13 @@ extern "C" {
 
 enum call_kind { MEMORY, MAPPINGS, THREADS, CALL_KINDS };
 
-/* Of the calls of a kind from now on the first `first` succeed and the next `count` fail; 0 and 0: none fails. */
+/* Lets the next `first` calls of a kind succeed and the following `count` calls fail; 0 and 0: none fails. */
 void fail_calls(enum call_kind kind, long first, long count);
 
-/* How many calls of a kind have failed since fail_calls(). */
+/* Returns the number of calls of a kind that have failed since fail_calls(). */
 long failed_calls(enum call_kind kind);
 
-/* How many pieces of memory were allocated and not given back. */
+/* Returns the number of allocations that were not released. */
 long live_pieces(void);
 
 #ifdef __cplusplus

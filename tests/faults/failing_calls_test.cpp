@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole life of configs, contexts and ranks, in which the system refuses memory or a thread: the first call, the
-// second, …, alone or with all that follow. Every function is done or says that there is no memory; what is refused has
-// written nothing, nothing leaks, nobody waits. With fewer threads the results are the same.
+// The whole life of configs, contexts and ranks, while the system refuses memory or a thread. It refuses the first
+// call, the second, …: that call alone, or all calls from then on. Every function succeeds or reports that memory is
+// missing. A refused call has written nothing, nothing leaks, and no rank hangs. With fewer threads the results are the
+// same.
 #include "support/problem.hpp"
 #include "support/ranks.hpp"
 #include "support/run.hpp"
@@ -28,10 +29,10 @@ constexpr int ranks = 2;
 constexpr std::int64_t length = 571; // more queries than a thread takes at a time
 constexpr std::array<std::int64_t, ranks> lengths = {30, 541};
 
-// What became of a row of calls, in memory that is there already.
+// The outcome of a series of calls, in memory that exists already.
 class Outcome {
   public:
-    // Whether all calls until now were served. Notes the first that was not.
+    // Returns true if all calls up to now succeeded. Stores the first call that failed.
     bool served(const char *name, annulus_status status) {
         if (status != ANNULUS_OK && status_ == ANNULUS_OK) {
             status_ = status;
@@ -86,7 +87,7 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
     Rows whole_{problem_, inputs_};
     std::array<Rows, ranks> shards_ = {shard(0), shard(1)};
 
-    // A run's own.
+    // State of one run.
     Outcome alone_;
     std::array<Outcome, ranks> together_;
     bool forward_done_ = false, backward_done_ = false;
@@ -160,7 +161,7 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
         annulus_context_destroy(context);
     }
 
-    // The whole sequence, with failures from call number `first` on.
+    // Runs the whole series of calls, with failures from call number `first` on.
     void live(long first) {
         whole_.call.reset(whole_.inputs);
         for (Rows &rows : shards_)
@@ -172,7 +173,7 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
         const long live_before = live_pieces();
         with_rank_threads([&](auto let_ranks_live) {
             fail_calls(mode_.kind, first, mode_.count);
-            // The reference has no ranks.
+            // The reference engine has no ranks.
             const bool connected =
                 engine_ != ANNULUS_ENGINE_REFERENCE &&
                 alone_.served("comm_create", annulus_comm_create_local(comms_.data(), ranks, nullptr));
@@ -188,7 +189,7 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
         leaked_ = live_pieces() - live_before;
     }
 
-    // The C library keeps the stacks of some threads that ended: from now on as many as it ever will.
+    // Makes the C library keep stacks of ended threads now, up to its limit, so that it keeps no more later.
     static void keep_stacks() {
         constexpr int more_than_are_kept = 16;
         std::latch all_there(more_than_are_kept);
@@ -197,7 +198,8 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
             threads.emplace_back([&] { all_there.arrive_and_wait(); });
     }
 
-    // Calls work(let_ranks_live) while the ranks' threads, which nothing can be refused any more, wait for that.
+    // Calls work(let_ranks_live) while the ranks' threads wait for that call. They exist already, so that nothing can
+    // refuse them.
     template <class Work> void with_rank_threads(Work work) {
         std::latch ready(ranks), begin(1), done(ranks);
         bool live = false;
@@ -256,7 +258,7 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
                     got.d_v == wanted.d_v);
     }
 
-    long failed_ = 0, leaked_ = 0; // calls, and pieces of memory
+    long failed_ = 0, leaked_ = 0; // failed calls, and allocations that leaked
 };
 
 TEST_P(FailingCalls, OneAfterTheOther) {
@@ -293,7 +295,7 @@ INSTANTIATE_TEST_SUITE_P(Memory, FailingCalls,
                                           testing::Values(ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU)),
                          name_of);
 
-// The reference starts none.
+// The reference engine starts no thread.
 INSTANTIATE_TEST_SUITE_P(Threads, FailingCalls,
                          testing::Combine(testing::Values(Mode{"one", THREADS, 1}, Mode{"all", THREADS, LONG_MAX}),
                                           testing::Values(ANNULUS_ENGINE_CPU)),

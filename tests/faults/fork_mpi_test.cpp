@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A child that a rank over MPI forks between calls, and in the midst of one: the communicator is of no use there but
-// can be destroyed, the child computes alone, and the ranks' calls go on.
+// A child that a rank over MPI forks between calls, and during one. In the child the communicator cannot be used but
+// can be destroyed, and the child computes alone. The ranks' calls continue.
 #include "support/ranks.hpp"
 #include "support/run.hpp"
 
@@ -31,7 +31,7 @@ std::int32_t asked(annulus_status (*question)(const annulus_comm *, std::int32_t
 
 class ForkOverMpi : public testing::Test {
   public:
-    // What is wrong in a child that is forked now.
+    // Returns what is wrong in a child that is forked now.
     std::string fault_in_child(annulus_context *context) const {
         return in_child([&] {
             const Call call(shard_, random_inputs(shard_, 1), host_memory());
@@ -65,7 +65,7 @@ TEST_F(ForkOverMpi, LeavesTheRanksAsTheyAre) {
         int children = 0;
         std::string fault;
     } midst = {*this, context.get(), 0, ""};
-    // A call asks for its workspace when the ranks have agreed on it.
+    // A call asks for its workspace after the ranks have agreed on the call.
     const annulus_allocator allocator = {
         sizeof allocator,
         [](void *user, std::size_t bytes, std::size_t alignment, void *) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contexts and communicators in a forked child: what was in use in the parent, and what only the parent can use, is
-// refused at once and can be destroyed; the rest works.
+// Contexts and communicators in a forked child. Objects that were in use in the parent, or that only the parent can
+// use, refuse calls at once and can be destroyed. All other objects work.
 #include "support/compare.hpp"
 #include "support/ranks.hpp"
 #include "support/run.hpp"
@@ -22,7 +22,7 @@
 namespace annulus::test {
 namespace {
 
-// Throws unless a call was refused as one that a child may not make.
+// Throws unless the call was refused because of a fork.
 void expect_refused(const char *name, annulus_status status) {
     if (status != ANNULUS_ERROR_ARGUMENT || std::string(annulus_last_error()).find("forked") == std::string::npos)
         throw std::runtime_error(std::string(name) + ": " + annulus_status_name(status) + ": " + annulus_last_error());
@@ -32,7 +32,7 @@ bool identical(const Results &a, const Results &b) {
     return a.out == b.out && a.lse == b.lse && a.d_q == b.d_q && a.d_k == b.d_k && a.d_v == b.d_v;
 }
 
-// Holds a call in its middle, where it asks for its workspace.
+// Holds a call in the middle, at the point where it asks for its workspace.
 class Gate {
   public:
     annulus_allocator allocator() { return {sizeof(annulus_allocator), &Gate::allocate, &Gate::release, this}; }
@@ -151,7 +151,7 @@ TEST_F(Fork, Communicators) {
     RankOptions options;
     options.lengths = {200, 371};
     const auto expect_rank_works = [&](int rank) { run_rank(problem_, inputs_, options, rank, comms[rank].get()); };
-    std::jthread first([&] { expect_rank_works(0); }); // waits for the other
+    std::jthread first([&] { expect_rank_works(0); }); // waits for the other rank
     const Context context = make_rank_context(problem_, options, 1, comms[1].get());
     const std::string said = in_child([&] {
         const Call call(shard_problem(problem_, 371), shard_inputs(problem_, inputs_, 200, 371), host_memory());
@@ -168,15 +168,15 @@ TEST_F(Fork, Communicators) {
         check(annulus_context_set_comm(context.get(), nullptr));
         expect_works(context.get());
         options.run.own_workspace = false;
-        run_ranks(problem_, inputs_, options); // with communicators of its own
+        run_ranks(problem_, inputs_, options); // with new communicators
         return "";
     });
     EXPECT_EQ(said, "");
     expect_rank_works(1);
 }
 
-// Ranks call one another, each of them with threads of its own: children of any moment of that use what they make
-// themselves, exit or become another program, and no call of the parent is the worse for it.
+// Ranks compute together, each with threads of its own, and fork children at any moment. The children use objects that
+// they make themselves, exit or execute another program. The parent's calls must not be affected.
 TEST_F(Fork, RanksAtAnyMoment) {
     constexpr int ranks = 3, calls = 50;
     const std::vector<Comm> comms = make_local_comms(ranks);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of a process that may have little more address space, or no more threads, than it has: each is served or says
-// that there is no memory, none waits for what does not come.
+// Calls of a process whose address space is limited or that cannot start more threads. Each call succeeds or reports
+// that memory is missing, and none hangs.
 #include "support/compare.hpp"
 #include "support/ranks.hpp"
 #include "support/run.hpp"
@@ -30,7 +30,7 @@ void check_system(const char *what, int result) {
         throw std::system_error(errno, std::generic_category(), what);
 }
 
-// A limit of this process, as soft as it is hard until it is lifted.
+// Lowers a soft limit of this process until lift().
 class Limit {
   public:
     Limit(int resource, rlim_t value) : resource_(resource) {
@@ -54,7 +54,7 @@ rlim_t address_space_in_use() {
     return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Every byte is 0xFF, as Call leaves outputs.
+// Returns true if every byte is 0xFF, as Call leaves outputs.
 bool is_untouched(const annulus_tensor &tensor) {
     std::int64_t bytes = annulus_dtype_bits(tensor.dtype) / 8;
     for (int d = 0; d < tensor.ndim; ++d)
@@ -89,7 +89,7 @@ class User {
         : inputs_(inputs), exact_(exact), config_(make_config(problem, ANNULUS_ENGINE_CPU)),
           call_(problem, inputs, host_memory()) {}
 
-    // Both passes on a context, which is made where there is none yet; goes no further where memory is refused.
+    // Runs both passes on a context, which it makes if there is none. Stops when memory is refused.
     void use() {
         passes_ = 0;
         if (!context_) {
@@ -110,7 +110,8 @@ class User {
 
     bool done() const { return passes_ == 2; }
 
-    // What was served is right, what was refused is as it was; and again, with what was refused.
+    // Checks that results of successful calls are right and that refused calls left their outputs unchanged. Then calls
+    // both passes again, without a limit.
     void check_outcome() {
         const Call::Arguments &a = call_.arguments;
         if (passes_ < 1 && !(is_untouched(a.out) && is_untouched(a.lse)))
@@ -141,7 +142,7 @@ class User {
     int passes_ = 0;
 };
 
-// The address space that is left.
+// Returns the amounts of address space to leave free.
 std::vector<rlim_t> rooms() {
     std::vector<rlim_t> values = {0};
     for (rlim_t room = 1 << 16; room < 1 << 30; room *= 2)
@@ -200,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(Limits, AddressSpace, testing::Values(1, 5), [](const t
     return std::to_string(users.param) + "_users";
 });
 
-// ---- Ranks with many shards of a few rows, which are dealt round robin.
+// ---- Ranks with many shards of a few rows, assigned to the ranks in turn.
 
 constexpr std::int64_t rows_of_shard = 3;
 
@@ -219,7 +220,7 @@ Problem striped_problem(int shards, std::int64_t segment) {
             .dtype = ANNULUS_FLOAT32};
 }
 
-// What an estimate of rank 1 says, within 256 MiB.
+// Returns the outcome of an estimate of rank 1, within 256 MiB.
 std::string outcome_of_estimate(int shards, int ranks, std::int64_t segment) {
     return in_child([&] {
         const Problem whole = striped_problem(shards, segment);
@@ -237,7 +238,7 @@ std::string outcome_of_estimate(int shards, int ranks, std::int64_t segment) {
     });
 }
 
-// Where segments reach few shards, the cost is that of these.
+// If segments reach few shards, only those shards cost time.
 TEST(Striped, ShardsInReachAreWhatPlansGrowWith) {
     EXPECT_EQ(outcome_of_estimate(4096, 4, 32), "served");
     EXPECT_EQ(outcome_of_estimate(65536, 4096, 32), "served");
@@ -249,7 +250,7 @@ TEST(Striped, MoreThanAPlanMayTakeIsRefused) {
         EXPECT_EQ(outcome.find("unsupported: " + std::to_string(shards) + " shards"), 0U) << outcome;
         EXPECT_NE(outcome.find(words), std::string::npos) << outcome;
     };
-    expect(512, "more than 2097152 steps"); // of all shards together
+    expect(512, "more than 2097152 steps"); // for all shards together
     expect(16384, "planning for rank 1 takes 268419072 pairs of a sending and a receiving shard; there may be 524288");
 }
 
@@ -271,7 +272,7 @@ TEST(Striped, CallsWorkInLittleMemory) {
               "");
 }
 
-// A call has no limit of steps, but one of pairs.
+// A call has no limit of steps but a limit of pairs.
 TEST(Striped, CallsThatTakeTooMuchAreRefused) {
     constexpr int shards = 2048, ranks = 2;
     const Problem whole = striped_problem(shards, 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank of some over MPI, whose rank 1 is lost in its second call: `lost_process WAY SENDS`, where WAY is killed,
-// stopped, exits or aborts, and SENDS how many messages it has sent in that call by then. lost_process_test.py starts
-// it and reads what the others print: that they heard of it in time, and serve on alone.
+// A rank over MPI. Rank 1 is lost in its second call: `lost_process WAY SENDS`. WAY is killed, stopped, exits or
+// aborts. SENDS is the number of messages that rank 1 sends in this call before it is lost. lost_process_test.py starts
+// the ranks and reads what they print. They must learn of the loss in time and still compute alone.
 #include "support/ranks.hpp"
 #include "support/run.hpp"
 
@@ -20,7 +20,7 @@
 namespace {
 
 std::string way;
-int sends_left = -1; // until this process is lost; negative: it is not
+int sends_left = -1; // messages until this process is lost; negative: it is never lost
 
 void be_lost() {
     if (way == "killed")
@@ -28,14 +28,14 @@ void be_lost() {
     else if (way == "stopped")
         std::raise(SIGSTOP);
     else if (way == "exits")
-        std::_Exit(0); // no MPI_Finalize(), which would wait for the others
+        std::_Exit(0); // no MPI_Finalize(), which would wait for the other ranks
     else
         std::abort();
 }
 
 } // namespace
 
-// In the place of the MPI library's, for annulus too.
+// Replaces the MPI library's function, in annulus, too.
 extern "C" int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
                          MPI_Request *request) {
     const int code = PMPI_Isend(data, count, type, to, tag, comm, request);
@@ -64,7 +64,7 @@ struct Failure {
 };
 
 Failure next_failure(const Call &call, annulus_context *context) {
-    for (int i = 0; i < 4; ++i) { // what was lost may have done its part of a call before
+    for (int i = 0; i < 4; ++i) { // the lost rank may have done its part of a call before
         const auto begin = std::chrono::steady_clock::now();
         const annulus_status status = i % 2 == 0 ? call.forward(context) : call.backward(context);
         const Seconds taken = std::chrono::steady_clock::now() - begin;
@@ -79,7 +79,7 @@ void expect(bool is_good, const char *what) {
         throw std::runtime_error(what);
 }
 
-// Calls until one fails, as it must; then alone.
+// Calls until a call fails, as it must, then computes alone.
 void live(int rank, int ranks, int sends) {
     const Problem problem = {
         .length = 300, .heads = 2, .dim = 16, .branches = {{}, {.dilation = 3}}, .dtype = ANNULUS_FLOAT32};
@@ -146,5 +146,5 @@ int main(int argc, char **argv) {
     }
     std::printf("rank %d: %s\n", rank, outcome.c_str());
     std::fflush(stdout);
-    std::_Exit(0); // MPI_Finalize() would wait for the lost
+    std::_Exit(0); // MPI_Finalize() would wait for the lost rank
 }

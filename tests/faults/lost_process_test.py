@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of three processes over MPI is lost before, in or after the agreement of a call, or during its exchange: the
-others hear of it in time and serve on alone (lost_process.cpp), and nothing is left behind."""
+"""One of three processes over MPI is lost before, during or after the agreement of a call, or during its exchange. The
+other processes learn of it in time and still compute alone (lost_process.cpp). Nothing remains in shared memory."""
 
 import os
 import pathlib
@@ -17,28 +17,28 @@ RANKS = 3
 COMMAND = [*os.environ["ANNULUS_MPIRUN"].split(), "-n", str(RANKS)]
 RECOVERY = ["--enable-recovery", "--mca", "orte_base_help_aggregate", "0"]
 PROGRAM = os.environ["ANNULUS_LOST_PROCESS"]
-# How many messages the lost one has sent in the call: it tells each of two others what it brings, before rows.
+# Messages that the lost rank sends in the call. In the agreement it sends one to each of two ranks, before any rows.
 MOMENTS = {"before the agreement": 0, "in the agreement": 1, "after the agreement": 2, "in the exchange": 3}
-# Where the test may mount, it sees what is left in shared memory. Open MPI's own segments are its own matter.
+# If the test may mount file systems, it lists what remains in shared memory, except Open MPI's own segments.
 OWN_MEMORY = in_namespace("mount -t tmpfs none /dev/shm") if can_mount() else []
 THEN_LIST = ["sh", "-c", '"$@"; code=$?; ls -A /dev/shm | sed "/^vader_segment/d; s/^/left: /"; exit $code', "sh"]
 
 
 def processes_in(directory):
-    """Those that work in it, by their state."""
+    """Returns the states of the processes that work in the directory, by their numbers."""
     found = {}
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             if os.readlink(process / "cwd") == str(directory):
                 found[int(process.name)] = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # the process has ended or belongs to another user
             pass
     return found
 
 
 class LostProcessTest(unittest.TestCase):
     def run_ranks(self, way, moment, options=()):
-        """mpirun's exit code and the lines that it printed, once nothing of it runs any more."""
+        """Returns mpirun's exit code and the lines that it printed, when all its processes have ended."""
         with tempfile.TemporaryDirectory() as directory:
             command = [*COMMAND, *options, PROGRAM, way, str(MOMENTS[moment])]
             if OWN_MEMORY:
@@ -85,7 +85,7 @@ class LostProcessTest(unittest.TestCase):
         self.check_others("aborts")
 
     def test_all_end_without_recovery(self):
-        """What mpirun does by itself: it ends the others with the first that dies."""
+        """mpirun itself ends all processes when the first one dies."""
         for way in ("killed", "aborts"):
             with self.subTest(way):
                 code, _, _ = self.run_ranks(way, "in the exchange")

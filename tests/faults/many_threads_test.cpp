@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hundreds of threads compute at the same moment, in one call and in many: no number of them is too many, and none
-// changes a bit.
+// Hundreds of threads compute at the same moment, in one call and in many. Any number of threads works, and the results
+// are the same to the bit.
 #include "support/compare.hpp"
 #include "support/run.hpp"
 
@@ -22,7 +22,7 @@ class EveryDtype : public testing::TestWithParam<annulus_dtype> {
 };
 
 TEST_P(EveryDtype, ManyThreadsInOneCall) {
-    // Work for every thread that outlasts its turn on a processor, so that hundreds are in products at a time.
+    // Each thread has work for longer than its time slice, so that hundreds of threads compute products at a time.
     const bool long_one = dtype_ == ANNULUS_FLOAT32;
     const Problem problem = {
         .length = long_one ? 8209 : 2053, .heads = 8, .kv_heads = 2, .dim = 32, .branches = {{}}, .dtype = dtype_};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// No thread can be started, from before the library is loaded (FAIL_THREADS, see failing.h): it is loaded, and calls
-// compute on the one thread that there is.
+// No thread can be started, from before the library is loaded (FAIL_THREADS, see failing.h). The library loads, and
+// calls compute on the only thread.
 #include "support/compare.hpp"
 #include "support/run.hpp"
 

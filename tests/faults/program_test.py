@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program where the system refuses a mapping of a file or a thread: the first, the second, …, and all; and where
-there is little address space, little stack or few files."""
+"""Runs the program while the system refuses to map a file or start a thread: the first, the second, …, or all. Also
+runs it with little address space, little stack or few files."""
 
 import itertools
 import os
@@ -63,7 +63,7 @@ class LimitedTest(ProgramTest):
         return [self.path(name).read_bytes() for name in ("o.npy", "lse.npy")]
 
     def attend_within(self, limit, value, *options):
-        """The program's result; its outputs are those of a run without a limit, or none are there."""
+        """Runs the program. Its outputs must be those of a run without a limit, or must not exist."""
         for name in ("o.npy", "lse.npy"):
             self.path(name).unlink(missing_ok=True)
         result = run(*self.arguments, *options, timeout=60,
@@ -83,14 +83,15 @@ class LimitedTest(ProgramTest):
             self.wanted[options] = self.outputs()
 
     def test_small_stacks(self):
-        """Of the program's threads as well."""
+        """The limit applies to the program's threads, too."""
         ways = [(), ("--engine", "reference"), ("--ranks", "3"), ("--dtype", "bfloat16")]
         self.compute_wanted(*ways)
         for options in ways:
             self.assertEqual(self.attend_within(resource.RLIMIT_STACK, 64 << 10, *options).returncode, 0, options)
 
     def test_little_address_space(self):
-        """The program's own sizes must be more than a step, as each library it is linked with takes from what is left."""
+        """The tensors are larger than a step of the limit, since each library that the program loads takes a part of
+        the limit."""
         self.save_inputs((2, 4099, 2, 16))
         ways = [(), ("--ranks", "3")]
         self.compute_wanted(*ways)

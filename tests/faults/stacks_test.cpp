@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads with little stack, those of the caller and those that the library starts: 64 KiB are enough for any call.
+// Threads with little stack: the caller's and those that the library starts. 64 KiB are enough for any call.
 #include "support/compare.hpp"
 #include "support/ranks.hpp"
 #include "support/run.hpp"
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t stack_bytes = 64 << 10;
 
-// All threads that are started from now on have so little.
+// Gives all threads that start from now on such a small stack.
 class SmallStacks {
   public:
     SmallStacks() {
@@ -40,7 +40,7 @@ class SmallStacks {
     pthread_attr_t before_;
 };
 
-// Dimensions at their most, several sequences and a curve.
+// Returns a problem with the largest dimension, several sequences and a curve.
 Problem large_problem(annulus_dtype dtype) {
     return {.length = 331,
             .heads = 2,

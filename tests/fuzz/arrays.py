@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""arrays.py SECONDS SEED: what the Python bindings read of objects of other libraries: arrays with odd properties,
-DLPack capsules, buffers, sequences of numbers.
+"""arrays.py SECONDS SEED: tests what the Python bindings read from objects of other libraries: arrays with odd
+properties, DLPack capsules, buffers, sequences of numbers.
 
-A program of its own instead of libFuzzer's: what is to be found lies in how the bindings treat objects whose methods do
-as they like, and libFuzzer chooses bytes, of which a loop in Python would have to make these objects all the same, with
-an interpreter around it that is not instrumented. The bindings are, by the address and undefined-behaviour sanitizers.
+This program does not use libFuzzer. The defects to find lie in how the bindings treat objects whose methods do
+anything. libFuzzer chooses bytes, and Python code would still have to make such objects of them. The interpreter is not
+instrumented; the bindings are, by the address and undefined-behaviour sanitizers.
 
-Addresses that an object names are its own affair, as a pointer is of a caller of the C API; nothing is computed here
-that would follow them. Everything is refused with an exception that Python can go on from, or taken; a DLPack tensor
-that was taken is given back, once.
+The addresses in an object are the caller's responsibility, like pointers in the C API. Nothing here follows them. The
+bindings accept an object or refuse it with an exception from which Python can continue. They release an accepted DLPack
+tensor once.
 """
 
 import array
@@ -23,12 +23,12 @@ from annulus import _arrays, _capi
 from dlpack import DELETER, Plain, Versioned
 
 EXTREMES = [0, -1, 1, 2, 7, 64, 65, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63), 2**63, 2**64, 2**80]
-# Not "|O", whose elements are addresses.
+# Without "|O", whose elements are addresses.
 TEXTS = ["<f4", "<f8", "<f2", ">f4", "|V2", "<i8", "f", "", "<f4\0", "é", "<f4,<f4", "[('a', '<f4')]"]
 
 
 class Stop(Exception):
-    """What a foreign object raises."""
+    """An exception that a foreign object raises."""
 
 
 class Numbers:
@@ -45,7 +45,7 @@ class Numbers:
         return tuple(self.number() for _ in range(self.random.randrange(longest)))
 
     def odd(self):
-        """Something that is no number, or not where one is expected."""
+        """Returns a value that is no number, or one that is not expected there."""
         return self.random.choice([None, 1.5, "4", b"4", (), [1], {}, object(), True, np.float32(3), Stop])
 
     def maybe_odd(self, value):
@@ -53,7 +53,7 @@ class Numbers:
 
 
 class Meddler:
-    """A number that changes the list that it stands in while it is asked."""
+    """A number that changes its list while it is converted."""
 
     def __init__(self, owner, value):
         self.owner, self.value = owner, value
@@ -76,14 +76,14 @@ WRONG_NAMES = [b"used_dltensor", b"nonsense", b""]
 MEMORY = np.zeros(4096, np.float64)
 
 
-# CPython 3.11's ctypes takes references to None away where it makes a type, NumPy 1.24 where it makes odd arrays; some
-# million calls would take the last.
+# Two defects release references to None: CPython 3.11's ctypes when it makes a type, and NumPy 1.24 when it makes odd
+# arrays. Some million calls would release the last one.
 ARRAYS = [ctypes.c_int64 * length for length in range(66)]
 REFERENCES_TO_NONE = [None] * 10**7
 
 
 class Dlpack:
-    """An object with __dlpack__, and how often its tensor was given back."""
+    """An object with __dlpack__. It counts how often its tensor was released."""
 
     def __init__(self, numbers):
         self.released = 0
@@ -101,7 +101,7 @@ class Dlpack:
         tensor.ndim = ndim
         kinds = [(2, 32, 1), (2, 64, 1), (4, 16, 1), (9, 3, 0), (2, 32, 4)]
         tensor.code, tensor.bits, tensor.lanes = chance.choice(kinds)
-        # Without a shape only a tensor of ndim 0 says what it is.
+        # Without a shape, only a tensor of ndim 0 is described completely.
         if not numbers.once_in(12):
             tensor.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))
         if numbers.once_in(2):
@@ -131,13 +131,13 @@ class Dlpack:
         return self.device
 
     def check(self):
-        """Once nobody refers to what was taken."""
+        """Checks the releases, when no reference to the imported tensors remains."""
         was_taken = capsule_name(self.capsule) != self.name
         assert self.released == (was_taken and bool(self.deleter)), (self.released, self.name)
 
 
 class Interface:
-    """An object with one of NumPy's or CUDA's dictionaries."""
+    """An object with NumPy's or CUDA's array interface."""
 
     def __init__(self, name, dictionary):
         setattr(self, name, dictionary)
@@ -158,7 +158,7 @@ def interface(numbers):
 
 
 def strided(numbers):
-    """A NumPy array as no library makes one, over memory that it does not reach beyond unless it is read."""
+    """A NumPy array that no library would make. Its memory ends where its elements end."""
     dtype = numbers.random.choice(["f4", "f8", "f2", ">f4", "i8", "V2", "c8", "b1"])
     lengths = [0, 1, 2, 3, 8, 2**20, 2**31, 2**40]
     shape = tuple(numbers.random.choice(lengths) for _ in range(numbers.random.randrange(6)))
@@ -214,11 +214,11 @@ def read_tensor(numbers):
 
 
 def read_plain(numbers):
-    """Of no context: refused when its arrays have been read."""
+    """A call without a context, which is refused after its arrays were read."""
     count = numbers.random.choice([6, 11])
     function = _capi.forward_of_arrays if count == 6 else _capi.backward_of_arrays
     arrays = [foreign(numbers) for _ in range(count - 1)]
-    if numbers.once_in(2):  # one odd one among good ones
+    if numbers.once_in(2):  # one odd array among good ones
         good = MEMORY[:128].reshape(2, 2, 4, 8)
         arrays = [array if numbers.once_in(4) else good for array in arrays]
     assert function(None, *arrays, None) != 0

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command lines of the program: the input is its words, one a line. What would compute for long, or read or write files
-// that the input names, is parsed and not done; `plan` answers, of one rank and without a picture.
+// Command lines of the program. The input is its words, one a line. Commands that would compute for long, or access
+// files that the input names, are only parsed. `plan` runs, with one rank and without a picture.
 #include "fuzz/input.hpp"
 
 #include "cli/commands/commands.hpp"
@@ -23,14 +23,15 @@ namespace annulus::cli {
 
 namespace {
 
-std::vector<std::string> words; // of the input
+std::vector<std::string> words; // words of the input
 
 bool has_word(std::string_view beginning) {
     return std::ranges::any_of(words, [&](const std::string &word) { return word.starts_with(beginning); });
 }
 
-// Making a command takes longer than all that is done with it: the one that a word names first is made, which has what
-// follows, or where none is named `plan`, and all for what describes them.
+// Making a command takes longer than running it. Only the first command that a word names is made, which gets the words
+// after it. If no word names a command, `plan` is made, or all commands if a word asks for help or for what --generate
+// prints.
 bool is_asked_for(std::string_view name) {
     constexpr std::string_view names[] = {"attend", "map", "plan", "bench"};
     for (const std::string &word : words)
@@ -65,7 +66,7 @@ void add_harmless_bench(CLI::App &program) {
 
 } // namespace annulus::cli
 
-// The program's own main() and how it parses, with these commands.
+// Includes the program's own main() and parsing, with the commands above.
 #define add_attend_command add_harmless_attend
 #define add_map_command add_harmless_map
 #define add_plan_command add_harmless_plan
@@ -76,7 +77,7 @@ void add_harmless_bench(CLI::App &program) {
 
 namespace {
 
-// What the program prints is of no use here; its errors must be one line, in this file.
+// Discards what the program prints. Its errors go into this file and must be one line.
 const int errors = memfd_create("errors", MFD_CLOEXEC);
 
 std::string said() {
@@ -112,13 +113,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     dup2(kept_out, STDOUT_FILENO);
     dup2(kept_error, STDERR_FILENO);
     const std::string text = said();
-    // Nothing that is done here needs a disk, or more memory than there is; a limit may still be set too low.
+    // Nothing here needs a disk or much memory, but a workspace limit may be too low.
     const bool is_limit = exit_code == annulus::cli::exit_failed && text.find("workspace limit is ") != text.npos;
     EXPECT(exit_code == 0 || exit_code == annulus::cli::exit_bad_input || is_limit, "exit code %d: %s", exit_code,
            text.c_str());
     EXPECT((exit_code == 0) == text.empty(), "exit code %d: '%s'", exit_code, text.c_str());
     EXPECT(text.empty() || text.starts_with("annulus: "), "%s", text.c_str());
-    words = {}; // what is kept from run to run looks like a leak, which takes time to refute
+    words = {}; // words that remain from run to run would look like a leak and take time to check
     EXPECT(text.size() >= 1 << 14 || text.find('\n') + 1 == text.size() || text.empty(), "%s", text.c_str());
     return 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fuzz targets share: choices that the input makes, and checks that end the process.
+// Shared by the fuzz targets: choices that the input makes, and checks that end the process.
 #pragma once
 
 #include <fuzzer/FuzzedDataProvider.h>
@@ -12,7 +12,7 @@
 
 namespace annulus::fuzz {
 
-// Ends the process, which libFuzzer reports with the input, unless `good`.
+// Ends the process unless `good` is true. libFuzzer then reports the input.
 #define EXPECT(good, ...)                                                                                              \
     do {                                                                                                               \
         if (!(good)) {                                                                                                 \
@@ -30,17 +30,17 @@ class Input {
     FuzzedDataProvider &bytes() { return bytes_; }
     bool is_empty() { return bytes_.remaining_bytes() == 0; }
 
-    // 0 … count - 1; 0 where the input has ended.
+    // Returns 0 … count - 1; 0 after the end of the input.
     int below(int count) { return bytes_.ConsumeIntegralInRange(0, count - 1); }
-    // Once in `count`, never where the input has ended.
+    // Returns true once in `count` times, never after the end of the input.
     bool once_in(int count) { return below(count) == count - 1; }
-    // Whether to leave what is legal: how often is a matter of the input, never in a quarter of all.
+    // Returns true if the next value may be illegal. The input says how often; in a quarter of all inputs it is never.
     bool is_wild() {
         constexpr int rates[] = {0, 64, 16, 4};
         return wildness_ > 0 && once_in(rates[wildness_]);
     }
 
-    // From low to high; sometimes any number, an extreme one above all.
+    // Returns a number from low to high; sometimes any number, mostly an extreme one.
     std::int64_t number(std::int64_t low, std::int64_t high) {
         return is_wild() ? any_number() : bytes_.ConsumeIntegralInRange(low, high);
     }
@@ -67,7 +67,7 @@ class Input {
                                             -(1LL << 31),
                                             1LL << 32,
                                             (1LL << 40) + 1,
-                                            3037000499, // the root of the largest
+                                            3037000499, // the square root of the largest number
                                             1LL << 53,
                                             1LL << 61,
                                             1LL << 62,
@@ -82,7 +82,7 @@ class Input {
         return chosen < count ? numbers[chosen] : bytes_.ConsumeIntegral<std::int64_t>();
     }
     std::int32_t number32(std::int32_t low, std::int32_t high) { return static_cast<std::int32_t>(number(low, high)); }
-    // The enumerators from first to last; sometimes none of them.
+    // Returns an enumerator from first to last; sometimes a value that is none of them.
     template <class Enum> Enum choice(Enum first, Enum last) {
         return static_cast<Enum>(number32(static_cast<std::int32_t>(first), static_cast<std::int32_t>(last)));
     }
@@ -99,7 +99,7 @@ class Input {
     const int wildness_;
 };
 
-// Numbers that need not be the fuzzer's to choose: SplitMix64.
+// Makes numbers that the fuzzer need not choose: SplitMix64.
 class Numbers {
   public:
     explicit Numbers(std::uint64_t seed) : state_(seed) {}
@@ -109,7 +109,7 @@ class Numbers {
         z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
         return z ^ (z >> 31);
     }
-    // From -1 to 1, in steps that every dtype holds.
+    // Returns a number from -1 to 1, in steps that every dtype represents exactly.
     double real() { return static_cast<double>(static_cast<int>(next() % 129) - 64) / 64; }
 
   private:

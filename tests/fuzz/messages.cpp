@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What other ranks send: the cards by which ranks agree on a call, rows of K, V and gradients, and what ranks of one
-// host tell one another to share memory. This process is one rank; all that the others would send it, the input makes
-// up, mostly from what this rank sends itself. Rows have no headers: how long each message is follows from what was
-// agreed on, and a transport refuses another length.
+// Fuzzes messages from other ranks. They are the cards by which ranks agree on a call, rows of K, V and gradients, and
+// cards by which ranks on one host share memory. This process is one rank. The input makes up the messages of the other
+// ranks, mostly from what this rank itself sends. Rows have no headers: the length of a message follows from the
+// agreement, and a transport refuses another length.
 #include "fuzz/input.hpp"
 
 #include "call/comm.hpp"
@@ -31,12 +31,12 @@ namespace {
 
 constexpr std::int64_t dim = 8, heads = 2, queries_dim = heads * dim;
 
-// Other bytes in place of some of them.
+// Replaces some of the bytes.
 void forge(Input &input, std::byte *bytes, std::size_t count) {
     for (int changes = input.below(4); changes > 0; --changes) {
         const int width = input.once_in(2) ? 8 : 4;
         const int words = static_cast<int>(count) / width;
-        // What comes first in a card is compared and used; later there are hashes and a text.
+        // The first words of a card are compared and used; hashes and a text follow.
         const int word = input.once_in(4) ? input.below(words) : input.below(std::min(words, 24));
         const std::int64_t number = input.once_in(2) ? input.below(16) : input.any_number();
         std::memcpy(bytes + word * width, &number, static_cast<std::size_t>(width));
@@ -115,7 +115,7 @@ struct Rows {
     }
 };
 
-// As a status and a message say, which is one line of printable text.
+// Returns true if the status is success. Otherwise the message must be one line of printable text.
 bool succeeded(annulus_status status) {
     const std::string_view message = annulus_last_error();
     if (status == ANNULUS_OK)
@@ -141,7 +141,8 @@ annulus_context *make_context(Input &input, annulus_comm &comm) {
     annulus_branch near = ANNULUS_BRANCH_INIT(1 + input.below(16), 1 + input.below(2));
     annulus_branch far = ANNULUS_BRANCH_INIT(input.below(2) * 32, 1 + input.below(4));
     near.query_rule = static_cast<annulus_query_rule>(input.below(3));
-    // Along the curve of a whole sequence a call takes the longer the more rows the others tell of.
+    // `far` has a curve only if it has segments. Along the curve of a whole sequence, calls would take longer the more
+    // rows the other ranks claim.
     if (far.segment_length > 0)
         far.order = static_cast<annulus_order>(input.below(2));
     const annulus_allocator allocator{sizeof allocator, &allocate, &release, nullptr};
@@ -187,7 +188,7 @@ void call_with_others(Input &input) {
     annulus_context_destroy(context);
 }
 
-// As rank 1, told by rank 0 where its memory is.
+// Shares memory as rank 1. Rank 0 says where its memory is.
 void share_memory(Input &input) {
     const std::size_t common_bytes = static_cast<std::size_t>(input.below(3)) * 64;
     const int offered = memfd_create("offered", MFD_CLOEXEC);
@@ -200,7 +201,8 @@ void share_memory(Input &input) {
         std::memcpy(cards + size, mine, size);
         if (gathers++ > 0)
             return;
-        // A process and a descriptor of it, then a token; none of another process, which is not ours to open.
+        // The card holds a process and a descriptor in it, then a token. It never names another process, which is not
+        // ours to open.
         const std::int32_t card[] = {input.once_in(4) ? -1 : getpid(), input.once_in(4) ? -1 : offered};
         std::memcpy(cards, card, sizeof card);
         if (input.once_in(2))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's reader of .npy files: the input is a file. What is read of it is what would be written.
+// The program's reader of .npy files. The input is a file. A header that was read must be the same after it is written
+// and read again.
 #include "fuzz/input.hpp"
 
 #include "cli/arrays/dtype_bytes.hpp"
@@ -27,7 +28,7 @@ using namespace annulus::cli;
 
 namespace {
 
-// A file that has no name.
+// A file without a name.
 class File {
   public:
     explicit File(std::string_view contents) : descriptor_(memfd_create("fuzz", MFD_CLOEXEC)) {
@@ -45,7 +46,7 @@ class File {
     const int descriptor_;
 };
 
-// What `read` returns; nothing where it refuses the input, in a message that a terminal can show.
+// Returns the result of `read`. Returns nothing if it refuses the input, with a message that a terminal can show.
 template <class Read> auto result_of(const Read &read) -> std::optional<decltype(read())> {
     try {
         return read();
@@ -68,7 +69,7 @@ void read_file(std::string_view contents, annulus_dtype dtype) {
         const auto bytes = static_cast<std::size_t>(dtype_bytes(dtype));
         const std::string_view numbers(static_cast<const char *>(read.data()), count * bytes);
         EXPECT(reinterpret_cast<std::uintptr_t>(numbers.data()) % bytes == 0, "alignment");
-        return std::string(numbers).size(); // which reads all of them
+        return std::string(numbers).size(); // this reads all of them
     });
     if (const auto integers = result_of([&] { return parse_npy_integers(contents); }))
         EXPECT(integers->numbers.size() * 4 <= contents.size(), "%zu numbers", integers->numbers.size());
@@ -76,8 +77,8 @@ void read_file(std::string_view contents, annulus_dtype dtype) {
 
 } // namespace
 
-// The program handles signals from its first file on, each but once: here that is done, and libFuzzer's handlers and
-// the sanitizers' serve on.
+// The program installs signal handlers with its first file, once. That happens here, and then the handlers of libFuzzer
+// and the sanitizers are restored.
 extern "C" int LLVMFuzzerInitialize(int *, char ***) {
     std::array<struct sigaction, NSIG> before{};
     for (int signal = 1; signal < NSIG; ++signal)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# run.sh SECONDS [TARGET...]: builds the fuzz targets with clang and its sanitizers in build/fuzz, and runs each (or
-# these) for so many seconds. Inputs that did not pass lie in build/fuzz/fuzz/TARGET/bad; given one of them as its
-# argument, build/fuzz/tests/fuzz/fuzz_TARGET runs it alone.
+# run.sh SECONDS [TARGET...]: builds the fuzz targets with clang and its sanitizers in build/fuzz. It runs each target,
+# or only the given ones, for SECONDS seconds. Inputs that fail are in build/fuzz/fuzz/TARGET/bad.
+# build/fuzz/tests/fuzz/fuzz_TARGET INPUT runs one of them alone.
 set -eu
 cd "$(dirname "$0")/../.."
 seconds=${1:?the seconds that each target is to run}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_target.py PROGRAM NAME: runs a fuzz target for ANNULUS_FUZZ_SECONDS seconds, 10 unless set, and reports it in
-TAP: one case, whose name says how many inputs were executed.
+"""run_target.py PROGRAM NAME: runs a fuzz target for ANNULUS_FUZZ_SECONDS seconds, 10 unless set. Reports it in TAP as
+one case, whose name says how many inputs were executed.
 
-It begins with the inputs of corpus/NAME and those that earlier runs found, which stay in the build directory, with what
-did not pass. A program of Python is given the seconds and a seed and prints how many it executed; the others are
-libFuzzer's.
+The target begins with the inputs of corpus/NAME and with inputs that earlier runs found. The build directory keeps
+found inputs and inputs that failed. A Python program gets the seconds and a seed and prints how many inputs it
+executed. Every other program is one of libFuzzer's.
 """
 
 import os
@@ -16,7 +16,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=1024", "-max_len=4096"]
-# Entropic scheduling would take half the time for inputs that run as briefly as these.
+# Entropic scheduling would take half the time, since these inputs run so briefly.
 OTHERS = ["-entropic=0", "-len_control=10", "-print_final_stats=1"]
 
 

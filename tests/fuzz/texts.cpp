@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The texts of the program's options: branches, presets, lists and numbers. The input is lines, each of which is one
-// text for all of them.
+// The texts of the program's options: branches, presets, lists and numbers. Each line of the input is one text, which
+// every parser reads.
 #include "fuzz/input.hpp"
 
 #include "cli/arrays/npy.hpp"
@@ -23,9 +23,9 @@ using namespace annulus::cli;
 namespace {
 
 constexpr std::int32_t heads = 4;
-constexpr int most_lines = 8; // of an input; each is refused for several reasons, which takes its time
+constexpr int max_lines = 8; // for one input; each line is refused for several reasons, which takes time
 
-// Whether it was done. Else it was refused, with a message, and for no other reason than the text.
+// Returns true if `use` succeeded. Otherwise it must have refused the text, with a message and for no other reason.
 template <class Use> bool is_accepted(const Use &use) {
     try {
         use();
@@ -58,12 +58,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     PatternOptions together;
     int lines = 0;
     for (const std::string_view line : split(input, '\n')) {
-        if (++lines > most_lines)
+        if (++lines > max_lines)
             break;
         const std::string text(line);
         read_numbers(text);
         is_accepted([&] { parse_branch(text); });
-        // A preset may have 65536 branches: more than one would take too long.
+        // A preset may have 65536 branches, so there is at most one preset.
         const bool is_branch = !text.empty() && text[0] >= '0' && text[0] <= '9';
         if (is_branch && together.branches.size() < 4)
             together.branches.push_back(text);

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# alone.sh <header> <compiler and options>...: the header compiles with nothing before it, and twice.
+# alone.sh <header> <compiler and options>...: checks that the header compiles without other headers before it, and
+# twice in one file.
 set -eu
 header=$1
 shift

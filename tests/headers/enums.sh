@@ -1,20 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # enums.sh <api directory> accepted|refused <compiler and options>...
-# accepted: every enum of the headers has 4 bytes, and in C++ the values of int32_t. refused: the compiler takes none of
-# the headers, and names the check of export.h.
+# accepted: checks that every enum of the headers has 4 bytes, and in C++ the values of int32_t.
+# refused: checks that the compiler refuses every header and names the check of export.h.
 set -eu
 api=$1
 wanted=$2
 shift 2
 
-# of_headers <pattern>: the enums' names that it finds.
-of_headers() {
+# enum_names <pattern>: prints the names of the headers' enums that have the pattern behind their names.
+enum_names() {
     cat "$api"/annulus/*.h | sed -n "s/^ *\(typedef \)\{0,1\}enum \([a-z_]*\)$1.*{.*/\2/p"
 }
-enums=$(of_headers ' ANNULUS_ENUM_INT32')
+enums=$(enum_names ' ANNULUS_ENUM_INT32')
 [ -n "$enums" ]
-[ "$(of_headers '')" = "$enums" ] || { echo "an enum of the headers has no ANNULUS_ENUM_INT32" >&2; exit 1; }
+[ "$(enum_names '')" = "$enums" ] || { echo "an enum of the headers has no ANNULUS_ENUM_INT32" >&2; exit 1; }
 
 program() {
     echo '#include <annulus/annulus.h>'

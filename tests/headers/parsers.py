@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools that make bindings of the headers read them as they are: cffi after the preprocessor, and bindgen.
+"""Tests that tools for bindings can read the headers unchanged: cffi after the preprocessor, and bindgen.
 
 parsers.py <api directory> <C compiler>...
 """
@@ -14,19 +14,19 @@ import unittest
 
 import tap
 
-# Standard headers come first, since what they declare is not for the tool.
+# Standard headers come first. Their declarations are not passed to the tool.
 SOURCE = "#include <stddef.h>\n#include <stdint.h>\nint begin_of_annulus;\n#include <annulus/annulus.h>\n"
 
 
 def declarations():
-    """The headers as a compiler sees them, without the standard headers that they include."""
+    """Returns the headers as a compiler sees them, without the standard headers that they include."""
     command = [*COMPILER, "-E", "-P", "-x", "c", "-std=c99", "-DANNULUS_API=", f"-I{API}", "-"]
     text = subprocess.run(command, input=SOURCE, check=True, capture_output=True, text=True).stdout
     return text.partition("int begin_of_annulus;")[2]
 
 
 def runs(program):
-    """Whether the program is here and can run, as rustup's rustc cannot without a home directory."""
+    """Returns whether the program exists and runs. rustup's rustc does not run without a home directory."""
     return shutil.which(program) and subprocess.run([program, "--version"], capture_output=True).returncode == 0
 
 
@@ -62,7 +62,7 @@ class Parsers(unittest.TestCase):
             )
             functions = set(re.findall(r"pub fn (annulus_\w+)", rust.read_text(encoding="utf-8")))
             self.assertEqual(functions, set(re.findall(r"\b(annulus_\w+)\s*\(", declarations())))
-            # It writes tests of each struct's layout.
+            # bindgen also writes tests of each struct's layout.
             subprocess.run(["rustc", "--test", "-Awarnings", "-o", program, rust], check=True)
             subprocess.run([program, "--quiet"], check=True, stdout=subprocess.DEVNULL)
 

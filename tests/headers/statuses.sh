@@ -1,16 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# statuses.sh <api directory> <compiler and options>...: the compiler warns where a program does not look at a status that
-# it must look at, and nowhere else.
+# statuses.sh <api directory> <compiler and options>...: checks that the compiler warns if a program ignores a status
+# that it must look at. Otherwise it must not warn.
 set -eu
 api=$1
 shift
 
-# Every function that returns a status says that it must be looked at, but one.
+# Every function that returns a status is marked with ANNULUS_API_STATUS, except one.
 unmarked=$(cat "$api"/annulus/*.h | sed -n 's/^ANNULUS_API annulus_status \([a-z_]*\)(.*/\1/p')
 [ "$unmarked" = annulus_comm_abort ] || { echo "without ANNULUS_API_STATUS: $unmarked" >&2; exit 1; }
 
-# compiles <statement> <compiler and options>...: without a warning.
+# compiles <statement> <compiler and options>...: checks that the statement compiles without a warning.
 compiles() {
     statement=$1
     shift
@@ -28,5 +28,5 @@ if messages=$(compiles 'annulus_config_set_causal(config, 1);' "$@" 2>&1); then
     exit 1
 fi
 case $messages in *unused*) ;; *) echo "$messages" >&2; exit 1 ;; esac
-# Where the language has [[nodiscard]], a program can say that it leaves a status out.
+# If the language has [[nodiscard]], a program can ignore a status explicitly.
 case " $* " in *c++20* | *c23*) compiles '(void)annulus_config_set_causal(config, 1);' "$@" ;; esac

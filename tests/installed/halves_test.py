@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `meson setup` does where a machine has one half of a dependency: what runs it but not its headers, the headers of
-an old version, a program without its library. An option that is `auto` is off, with a line that says why; `enabled`
-fails by the same words. Every half is made here, and pkg-config sees no other package.
+"""Tests `meson setup` on a machine with one half of a dependency: its run-time files without headers, the headers of an
+old version, a program without its library. An option that is `auto` must be off, with a line that says why. `enabled`
+must fail with the same words. The tests make every half, and pkg-config sees no other package.
 
 ANNULUS_SOURCE is the source tree, ANNULUS_MESON is Meson, ANNULUS_PYTHON the Python of the package.
 """
@@ -20,7 +20,7 @@ MESON = os.environ["ANNULUS_MESON"]
 PYTHON = os.environ["ANNULUS_PYTHON"]
 OPTIONS = ("cli", "cuda", "doc", "mpi", "python", "tests")
 
-# Finds MPI, as the wrapper does that Debian installs with openmpi-bin.
+# Finds MPI, like the wrapper that Debian installs with openmpi-bin.
 MPICC = """#!/bin/sh
 case $1 in
     --showme:version) echo 'mpicc: Open MPI 4.1.4 (Language: C)' ;;
@@ -29,7 +29,7 @@ case $1 in
 esac
 """
 
-# Compiles what Meson tries the compiler with: into a script that succeeds.
+# Compiles Meson's test program for the compiler into a script that succeeds.
 NVCC = """#!/bin/sh
 [ "$1" != --version ] || {{ echo 'Cuda compilation tools, release {version}, V{version}.48'; exit 0; }}
 while [ $# -gt 1 ]; do
@@ -39,7 +39,7 @@ done
 exit {status}
 """
 
-# Has Python say that its headers and its pkg-config file are where nothing is.
+# Makes Python name places without files for its headers and its pkg-config file.
 SITECUSTOMIZE = """
 import sysconfig
 
@@ -72,7 +72,7 @@ class HalvesTest(unittest.TestCase):
         self.write(f"pkgconfig/{name}.pc", f"Name: {name}\nDescription: half\nVersion: 9.0\nCflags: {flags}\n")
 
     def without_headers(self, *names):
-        """pkg-config finds these packages; the compiler finds no header with their flags."""
+        """Makes packages that pkg-config finds. The compiler finds no header with their flags."""
         for name in names:
             self.package(name, "-nostdinc")
 
@@ -85,7 +85,7 @@ class HalvesTest(unittest.TestCase):
         self.write("native.ini", f"[binaries]\npython = '{python}'\n")
 
     def toolkit(self, version="13.0", status=0, libraries=(), nccl=None):
-        """A CUDA toolkit with all headers and these libraries."""
+        """Makes a CUDA toolkit with all headers and only the given libraries."""
         self.write("toolkit/bin/nvcc", NVCC.format(version=version, status=status))
         for header in ("cuda_runtime_api", "cublas_v2"):
             self.write(f"toolkit/include/{header}.h", "")
@@ -96,7 +96,7 @@ class HalvesTest(unittest.TestCase):
             subprocess.run(["cc", "-shared", "-o", source.with_name(f"lib{name}.so"), source], check=True)
 
     def configure(self, **options):
-        """Meson's words and whether it succeeds; what is no option here is disabled."""
+        """Returns Meson's output and whether it succeeded. Options that are not given are disabled."""
         native = [f"--native-file={path}" for path in self.scratch.glob("native.ini")]
         values = [f"-D{name}={options.get(name, 'disabled')}" for name in OPTIONS]
         done = subprocess.run([MESON, "setup", self.scratch / "build", SOURCE, *native, *values], env=self.environment,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How other builds find the library: an installation that was moved, by pkg-config and by CMake's find_package(); and
-the sources as a subproject of Meson's. Each builds packaging/smoke/smoke.c and runs it.
+"""Tests how other builds find the library: in an installation that was moved, by pkg-config and by CMake's
+find_package(), and as a subproject of Meson. Each build compiles packaging/smoke/smoke.c and runs it.
 
 ANNULUS_SOURCE and ANNULUS_BUILD are the directories, ANNULUS_MESON is Meson, ANNULUS_PREFIX and
 ANNULUS_LIBDIR are where it installs.
@@ -24,7 +24,7 @@ BUILD = pathlib.Path(os.environ["ANNULUS_BUILD"])
 MESON = os.environ["ANNULUS_MESON"]
 PREFIX = os.environ["ANNULUS_PREFIX"]
 LIBDIR = os.environ["ANNULUS_LIBDIR"]
-os.environ.pop("LD_LIBRARY_PATH", None)  # where Meson says that the library is which was built
+os.environ.pop("LD_LIBRARY_PATH", None)  # Meson sets it to the directory of the library that was built
 
 
 def run(*command, **options):
@@ -93,7 +93,7 @@ class InstalledTest(ScratchTest):
 
 
 class SubprojectTest(ScratchTest):
-    """Without what takes long."""
+    """The library as a subproject, without the parts that take long to build."""
 
     OPTIONS = ["-Dannulus:cuda=disabled", "-Dannulus:mpi=disabled", "--optimization=0", "--unity=on"]
 

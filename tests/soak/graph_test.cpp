@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA graph that is replayed again and again, beside ordinary calls of the same context, and contexts on a device
-// that come and go: the process holds no more memory, of its own or of the device, than before.
+// Replays a CUDA graph again and again, beside ordinary calls of the same context, and makes and destroys contexts on a
+// device. The process must not hold more memory, its own or the device's, than before.
 #include "soak/watch.hpp"
 
 #include "cuda/cuda_memory.hpp"
@@ -27,7 +27,7 @@ class SoakOnDevice : public testing::Test {
     Call call_{problem_, inputs_, memory_, true};
     Watch watch_;
 
-    // The device gives and takes back 2 MiB at a time.
+    // The device allocates and frees 2 MiB at a time.
     SoakOnDevice() {
         watch_.add("device memory, bytes", 8 << 20, [this] {
             std::size_t free = 0, all = 0;
@@ -70,7 +70,7 @@ TEST_F(SoakOnDevice, GraphsBesideCalls) {
 }
 
 TEST_F(SoakOnDevice, Lives) {
-    const Context always = make_context(config_.get(), 0, memory_); // keeps the pool that those of a device share
+    const Context always = make_context(config_.get(), 0, memory_); // keeps the device's memory pool
     watch_.over(soak_calls(3000, 10'000), [&](long, long count) {
         for (long i = 0; i < count; ++i)
             both_passes(make_context(config_.get(), 0, memory_).get());

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicators over MPI that are made, used and destroyed, many thousands of them: no process holds more after them
-// than before.
+// Makes, uses and destroys many thousands of communicators over MPI. No process holds more after them than before.
 #include "soak/watch.hpp"
 
 #include "support/ranks.hpp"

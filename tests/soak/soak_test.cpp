@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many thousands of calls, and lives of contexts, configs and communicators, in one process: it holds no more memory,
+// Makes many thousands of calls, contexts, configs and communicators in one process. The process holds no more memory,
 // threads or open files after them than before.
 #include "soak/watch.hpp"
 
@@ -23,13 +23,13 @@ void expect_status(annulus_status status, annulus_status wanted) {
                                  annulus_status_name(wanted) + ": " + annulus_last_error());
 }
 
-// Without K.
+// Calls forward without K.
 annulus_status call_with_a_fault(const Call &call, annulus_context *context) {
     const Call::Arguments &a = call.arguments;
     return annulus_forward(context, &a.q, nullptr, &a.v, &a.out, &a.lse, nullptr);
 }
 
-// More than a context keeps prepared, of all dtypes, several sequences among them.
+// Returns more problems than a context keeps prepared, of all dtypes, some with several sequences.
 std::vector<Problem> many_problems() {
     constexpr std::array dtypes = {ANNULUS_FLOAT32, ANNULUS_FLOAT64, ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
     std::vector<Problem> problems;
@@ -70,7 +70,7 @@ TEST(Soak, SmallCalls) {
     watch.expect_flat();
 }
 
-// A config, contexts and communicators: some are used, some break.
+// Makes a config, contexts and communicators. Uses some and breaks some.
 class Life {
   public:
     void live(long i) const {
@@ -103,7 +103,7 @@ TEST(Soak, Lives) {
     watch.expect_flat();
 }
 
-// A rank of three, with a context for each exchange and shards of two problems.
+// One rank of three, with a context for each exchange and shards of two problems.
 class Rank {
   public:
     Rank(int rank, annulus_comm *comm) : rank_(rank) {

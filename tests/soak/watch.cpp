@@ -22,7 +22,7 @@ namespace {
 constexpr double kibibyte = 1024;
 constexpr long parts = 40;
 
-// The number that /proc/self/status gives.
+// Returns a number of /proc/self/status.
 double status_of(const std::string &name) {
     std::ifstream file("/proc/self/status");
     for (std::string line; std::getline(file, line);)
@@ -32,11 +32,12 @@ double status_of(const std::string &name) {
 }
 
 double heap_in_use() {
-    const struct mallinfo2 info = mallinfo2(); // of all arenas
+    const struct mallinfo2 info = mallinfo2(); // for all arenas
     return static_cast<double>(info.uordblks + info.hblkhd);
 }
 
-// One that was joined is still counted for a moment.
+// Returns the number of threads. A thread that was joined is still counted for a moment, so this is the least of
+// several readings.
 double threads() {
     double fewest = status_of("Threads");
     for (int i = 0; i < 20 && fewest > 1; ++i) {
@@ -51,7 +52,7 @@ double descriptors() {
         std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
 }
 
-// Of the line through (x, y) with the least sum of squares.
+// Returns the slope of the line through (x, y) with the least sum of squares.
 double slope(const std::vector<double> &x, const std::vector<double> &y) {
     const auto count = static_cast<double>(x.size());
     const double mean_x = std::accumulate(x.begin(), x.end(), 0.0) / count;
@@ -66,8 +67,8 @@ double slope(const std::vector<double> &x, const std::vector<double> &y) {
 
 } // namespace
 
-// The least that malloc() loses is 32 bytes a call, other memory a page: in 3000 calls each is more than what the heap
-// and the resident memory may rise by.
+// The smallest leak is 32 bytes a call by malloc(), or a page of other memory. In 3000 calls each exceeds the bound of
+// the heap or of the resident memory.
 Watch::Watch() {
     add("heap in use, bytes", 64 * kibibyte, heap_in_use);
     add("VmRSS, bytes", 4096 * kibibyte, [] { return kibibyte * status_of("VmRSS"); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process holds while it does the same thing again and again: memory, threads, open files.
+// Watches what a process holds while it repeats the same work: memory, threads, open files.
 #pragma once
 
 #include <functional>
@@ -10,17 +10,18 @@ namespace annulus::test {
 
 class Watch {
   public:
-    // Bytes of the heap that are in use, VmRSS and VmHWM, threads and file descriptors of this process.
+    // Watches bytes of the heap in use, VmRSS and VmHWM, threads and file descriptors of this process.
     Watch();
 
-    // `most`: how far a line through the samples may rise from the first to the last.
+    // Watches a further number. `most` is the most that a line through the samples may rise from the first sample
+    // to the last.
     void add(const char *name, double most, const std::function<double()> &read);
 
-    // Calls work(first, count) for the calls 0 … calls - 1, part by part, and looks at everything after each part. The
-    // first tenth is a warm-up.
+    // Calls work(first, count) for the calls 0 … calls - 1, part by part, and takes samples after each part. The first
+    // tenth is a warm-up.
     void over(long calls, const std::function<void(long first, long count)> &work);
 
-    // Prints the slopes by least squares, in units per thousand calls, and fails where one is above its bound.
+    // Prints the slopes by least squares, in units per thousand calls. Fails if a slope is above its bound.
     void expect_flat() const;
 
   private:
@@ -32,10 +33,10 @@ class Watch {
     };
 
     std::vector<Quantity> quantities_;
-    std::vector<double> done_; // calls, at each sample
+    std::vector<double> done_; // number of calls at each sample
 };
 
-// `in_short`, or `in_full` where ANNULUS_SOAK is `long`.
+// Returns `in_full` if ANNULUS_SOAK is `long`, otherwise `in_short`.
 long soak_calls(long in_short, long in_full);
 
 } // namespace annulus::test

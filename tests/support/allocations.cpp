@@ -59,7 +59,7 @@ long live_allocations() {
 
 } // namespace annulus::test
 
-// All forms: a sanitizer has its own of those that are left out.
+// Replaces all forms of the operators. A sanitizer would use its own for a form that is missing.
 // clang-format off
 using std::align_val_t, std::nothrow_t, std::size_t;
 using annulus::test::allocate, annulus::test::allocate_or_throw, annulus::test::release;

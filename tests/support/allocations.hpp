@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that is linked with allocations.cpp has an operator new, which serves the library too, that fails when it
-// is asked to and counts what is alive.
+// A program that is linked with allocations.cpp has its own operator new, which the library uses, too. It fails on
+// request and counts live allocations.
 #pragma once
 
 namespace annulus::test {
 
-// Lets the allocation of this thread that comes after `served` others fail, once.
+// Lets one allocation of this thread fail, after `served` others have succeeded.
 void fail_allocation_after(long served);
-// Takes that back.
+// Cancels fail_allocation_after().
 void fail_no_allocation();
 
-// By this thread so far.
+// Returns the number of allocations of this thread up to now.
 long allocations_made();
 
-// Of all threads.
+// Returns the number of live allocations of all threads.
 long live_allocations();
 
 } // namespace annulus::test

@@ -12,7 +12,7 @@ namespace annulus::test {
 
 namespace {
 
-// Of the type of accumulation, by annulus/attention.h, and of the tensors.
+// Constants of annulus/attention.h for the type of accumulation and the dtype of the tensors.
 template <class Real> struct Numbers {
     explicit Numbers(annulus_dtype dtype) {
         const bool wide = dtype == ANNULUS_FLOAT64;
@@ -23,7 +23,7 @@ template <class Real> struct Numbers {
         greatest_score = std::ldexp(Real{1}, wide ? 50 : 26);
         greatest_lse = std::ldexp(Real{1}, wide ? 49 : 20);
         negligible = wide ? 760 : 110;
-        // Probabilities and their gradients may be rounded to the dtype before they are multiplied with.
+        // Probabilities and their gradients may be rounded to the dtype before they are multiplied.
         weight = std::max(sum, dtype == ANNULUS_FLOAT64 || dtype == ANNULUS_FLOAT32 ? 0 : Real{rounding_unit(dtype)});
         if (dtype == ANNULUS_FLOAT16) {
             least = std::ldexp(Real{1}, -24);
@@ -32,19 +32,19 @@ template <class Real> struct Numbers {
             weight_range = range;
         }
     }
-    Real score;          // error of a score, of its products
-    Real sum;            // error of a sum, of its terms
-    Real weight;         // error of a probability
-    Real least;          // what may count as 0 in between
-    Real range;          // sums below are numbers
-    Real weight_range;   // gradients of scores
-    Real greatest_score; // scores and logarithms from there on promise nothing
-    Real greatest_lse;
-    Real negligible; // e to minus so much is nothing
+    Real score;          // error of a score, relative to its products
+    Real sum;            // error of a sum, relative to its terms
+    Real weight;         // relative error of a probability
+    Real least;          // smaller intermediate results may become 0
+    Real range;          // sums up to this are finite
+    Real weight_range;   // the same for gradients of scores
+    Real greatest_score; // nothing is promised for scores from here on
+    Real greatest_lse;   // the same for LSE in backward
+    Real negligible;     // exp(-negligible) counts as 0
 };
 
 template <class Real> struct Sum {
-    Real value = 0, terms = 0; // and of the magnitudes
+    Real value = 0, terms = 0; // sum of the terms, and of their magnitudes
     void add(Real term) {
         value += term;
         terms += std::fabs(term);
@@ -65,9 +65,9 @@ template <class Real> bool is_finite_all(const Real *values, std::int32_t dim) {
     return std::all_of(values, values + dim, [](Real value) { return std::isfinite(value); });
 }
 
-// What rows are multiplied with for a gradient, and by how much it may be off.
+// The number that a row is multiplied with for a gradient, and the error of this number.
 template <class Real> struct Factor {
-    // `other`: what the row may be multiplied with in its place.
+    // `other` is a number that an engine may use instead of `factor`.
     Factor(Real factor, Real factor_error, Real other)
         : value(factor), error(factor_error), most(std::max(std::fabs(factor), std::fabs(other)) + factor_error),
           is_finite(std::isfinite(factor)), has_finite_error(std::isfinite(most)) {}
@@ -75,15 +75,15 @@ template <class Real> struct Factor {
     bool is_finite, has_finite_error;
 };
 
-// A gradient while its terms are added.
+// Adds up the terms of a gradient.
 template <class Real> struct Gradient {
     Sum<Real> sum;
     Real error = 0;
     bool is_number = true, is_free = false, is_open = false;
 };
 
-// Real: long double for float64, for the other types double, whose rounding is far below theirs, and whose range holds
-// products of four of their numbers.
+// Real is long double for float64 and double for other dtypes. Its rounding is far below that of the dtype, and its
+// range holds products of four numbers.
 template <class Real> class Formula {
   public:
     Formula(const Problem &problem, const Inputs &inputs, bool leaves_out_keys)
@@ -114,9 +114,9 @@ template <class Real> class Formula {
     static constexpr Real nan = std::numeric_limits<Real>::quiet_NaN();
 
     struct Score {
-        std::size_t key; // where its row of K and V begins
+        std::size_t key; // offset of its row of K and V
         Real value, error;
-        Real exponent = 0, weight = 0; // the probability, and its logarithm
+        Real exponent = 0, weight = 0; // logarithm of the probability, and the probability
     };
 
     void add_row(std::int64_t b, std::int64_t j, std::int32_t h, const Mask::Keys &keys) {
@@ -148,7 +148,7 @@ template <class Real> class Formula {
         add_gradients(row, statistic, lse);
     }
 
-    // LSE, and of the scores that are not negligible the largest error.
+    // Computes LSE, and the largest error of the scores that are not negligible.
     void add_statistics(std::int64_t padding, Bound &lse) {
         Real greatest = padding ? 0 : -infinity, top = greatest;
         bool has_nan = false;
@@ -166,7 +166,7 @@ template <class Real> class Formula {
                 error_ = std::max(error_, score.error);
         }
         const Real log_sum = has_nan ? nan : std::log(sum);
-        for (Score &score : scores_) { // large scores leave no digits for the logarithm of a sum beside them
+        for (Score &score : scores_) { // not score - LSE: beside large scores LSE has no digits left for log_sum
             score.exponent = score.value - greatest - log_sum;
             score.weight = std::exp(score.exponent);
         }
@@ -176,18 +176,18 @@ template <class Real> class Formula {
         lse.is_open = is_open_;
     }
 
-    // What is multiplied with it may be left out, even a NaN.
+    // True if an engine may leave out the products with this weight, even a product with NaN.
     bool is_nothing(Real weight) const { return weight < 4 * numbers_.least; }
 
     void add_out(std::size_t row, const Bound &lse) {
-        const bool is_lost = std::isnan(lse.exact); // as all probabilities are, and the row is no number
+        const bool is_lost = std::isnan(lse.exact); // then all probabilities and the whole row are NaN
         for (std::int32_t d = 0; d < p_.dim; ++d) {
             if (is_lost) {
                 bounds_.out[row + d] = {nan, infinity, false, sees_infinity_, is_open_};
                 continue;
             }
             Sum<Real> out;
-            Real value = 0, negligible = 0; // the largest of V
+            Real value = 0, negligible = 0; // largest magnitudes of V, for both kinds of scores
             bool is_number = is_number_, is_free = sees_infinity_;
             for (const Score &score : scores_) {
                 const Real v = v_[score.key + d];
@@ -223,11 +223,11 @@ template <class Real> class Formula {
             is_row_number &= out.is_number;
         }
         delta_error += numbers_.sum * delta.terms;
-        // Where LSE is larger, gradients are not found from it: they are exact or NaN.
+        // If LSE is larger, gradients are exact or NaN and do not depend on LSE's error.
         const Real logarithm = std::min(static_cast<Real>(std::fabs(lse.exact)), numbers_.greatest_lse);
         is_row_number &= std::fabs(lse.exact) + lse.error < numbers_.greatest_lse && delta.terms < numbers_.range;
         bool is_free_row = sees_infinity_ || is_infinite_among(d_out, p_.dim) || std::isinf(d_lse);
-        for (const Score &score : scores_) // which reaches all of them by delta
+        for (const Score &score : scores_) // an infinity in V reaches all keys through delta
             is_free_row |= is_infinite_among(&v_[score.key], p_.dim);
         for (std::int32_t d = 0; d < p_.dim; ++d)
             is_free_row |= bounds_.out[row + d].is_free;
@@ -247,29 +247,29 @@ template <class Real> class Formula {
             const bool is_term_number =
                 is_row_number && exponent_error < 1 && d_weight.terms < numbers_.range &&
                 (std::fabs(d_score) + d_score_error) * std::max(Real{1}, std::fabs(scale_)) < numbers_.weight_range;
-            // The factor may be multiplied with before the rows.
-            const Factor of_scores(scale_ * d_score, std::fabs(scale_) * d_score_error + numbers_.least, d_score);
-            const Factor of_values(weight, weight_error, Real{0});
+            // Engines may multiply by the scale before or after the product with the rows.
+            const Factor score_factor(scale_ * d_score, std::fabs(scale_) * d_score_error + numbers_.least, d_score);
+            const Factor value_factor(weight, weight_error, Real{0});
             for (std::int32_t d = 0; d < p_.dim; ++d) {
-                add(d_q_[row + d], of_scores, k[d], is_term_number, is_free);
-                add(d_k_[score.key + d], of_scores, q[d], is_term_number, is_free);
-                add(d_v_[score.key + d], of_values, d_out[d], is_row_number && exponent_error < 1, is_free);
+                add(d_q_[row + d], score_factor, k[d], is_term_number, is_free);
+                add(d_k_[score.key + d], score_factor, q[d], is_term_number, is_free);
+                add(d_v_[score.key + d], value_factor, d_out[d], is_row_number && exponent_error < 1, is_free);
             }
         }
     }
 
-    // After a term that is no number nothing is added any more, and to an error that is infinite neither: sums with NaN
-    // and infinities take x87 fifty times as long as others.
-    void add(Gradient<Real> &to, const Factor<Real> &factor, Real of_row, bool is_number, bool is_free) const {
+    // Adds a term. Nothing is added to a sum that is NaN or to an error that is infinite. On x87, sums with NaN and
+    // infinity take fifty times as long.
+    void add(Gradient<Real> &to, const Factor<Real> &factor, Real row_value, bool is_number, bool is_free) const {
         to.is_free |= is_free;
         to.is_open |= is_open_;
-        if (!factor.is_finite || !std::isfinite(of_row)) {
+        if (!factor.is_finite || !std::isfinite(row_value)) {
             to.sum.value = nan;
             to.is_number = false;
         }
         if (std::isnan(to.sum.value))
             return;
-        const Real term = factor.value * of_row, size = std::fabs(of_row);
+        const Real term = factor.value * row_value, size = std::fabs(row_value);
         to.sum.add(term);
         if (!factor.has_finite_error)
             to.error = infinity;
@@ -292,14 +292,14 @@ template <class Real> class Formula {
             bound.is_number = gradient.is_number && gradient.sum.terms + bound.error < most(dtype);
             bound.is_free = gradient.is_free;
             bound.is_open = gradient.is_open;
-            if (gradient.sum.terms == 0 && gradient.error == 0) // of a row that nothing reaches
+            if (gradient.sum.terms == 0 && gradient.error == 0) // no query or key reaches this row
                 bound.error = 0;
             bounds.push_back(bound);
         }
         return bounds;
     }
 
-    // Results below are numbers.
+    // Returns the largest magnitude for which a result must be finite.
     Real most(annulus_dtype dtype) const { return dtype == ANNULUS_FLOAT16 ? Real{60000} : numbers_.range; }
 
     static Real rounding(annulus_dtype dtype, Real value) {
@@ -317,7 +317,7 @@ template <class Real> class Formula {
     const Real scale_;
     Bounds bounds_;
     std::vector<Gradient<Real>> d_q_, d_k_, d_v_;
-    // Of the row at hand.
+    // State of the current row.
     std::vector<Score> scores_;
     Real error_ = 0, least_ = 0;
     bool is_number_ = true, sees_infinity_ = false, is_open_ = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What annulus/attention.h promises of every single result, of whatever numbers: the plain formula in long double, and
-// how far from it a result may be. Independent of the library.
+// Computes what annulus/attention.h promises for every single result, for any numbers: the plain formula in long
+// double, and the largest error of a result. Independent of the library.
 #pragma once
 
 #include "support/run.hpp"
@@ -10,17 +10,17 @@
 namespace annulus::test {
 
 struct Bound {
-    long double exact = 0; // NaN, infinite: of no finite number
+    long double exact = 0; // NaN or infinite: no finite result
     long double error = 0;
-    bool is_number = true; // whether NaN and infinity are wrong
-    bool is_free = false;  // whether inputs that are no numbers leave it open
-    bool is_open = false;  // whether it may be anything
+    bool is_number = true; // NaN and infinity are wrong
+    bool is_free = false;  // NaN or infinity in the inputs allows any result if `exact` is not finite
+    bool is_open = false;  // any result is right
 
     bool holds(double got) const;
 };
 
-// In the order of the results. With `leaves_out_keys`, of an engine that may leave out keys whose products with a query
-// leave the type's range.
+// The bounds, in the order of the results. `leaves_out_keys` is for an engine that may leave out keys whose products
+// with a query exceed the type's range.
 struct Bounds {
     std::vector<Bound> out, lse, d_q, d_k, d_v;
 };

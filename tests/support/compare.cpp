@@ -26,7 +26,7 @@ double greatest_difference(const std::vector<double> &a, const std::vector<doubl
     return greatest;
 }
 
-// LSE is in float32 or float64 whatever the dtype; its error is that of the scores.
+// LSE is float32 or float64 for every dtype; its error is that of the scores.
 void expect_lse(const Problem &problem, const std::vector<double> &got, const std::vector<double> &wanted) {
     const double tolerance = problem.dtype == ANNULUS_FLOAT64 ? 1e-12 : 1e-5;
     ASSERT_EQ(got.size(), wanted.size());
@@ -41,7 +41,7 @@ void expect_lse(const Problem &problem, const std::vector<double> &got, const st
     }
 }
 
-// Rows of queries without keys are exactly zero.
+// Fails unless rows of queries without keys are exactly zero.
 void expect_zero_rows(const char *name, const Problem &problem, const std::vector<double> &lse,
                       const std::vector<double> &rows) {
     for (std::int64_t b = 0; b < problem.batch; ++b)
@@ -55,8 +55,8 @@ void expect_zero_rows(const char *name, const Problem &problem, const std::vecto
             }
 }
 
-// `terms`: a tensor that is, times `factor`, as large as the terms that cancel in this one's sums; they bound its
-// accuracy from below.
+// `terms` times `factor` is as large as the terms that cancel in the sums of this tensor. It bounds the accuracy from
+// below.
 void expect_tensor(const char *name, const Problem &problem, const std::vector<double> &got,
                    const std::vector<double> &wanted, const std::vector<double> &low, const std::vector<double> &terms,
                    double factor = 1) {

@@ -8,9 +8,9 @@ struct Cell {
     std::int64_t x, y;
 };
 
-// The walk over a width x height rectangle from (0, 0) to the other end of the width, built from the lists of the
-// parts, each in coordinates of its own that grow along the walk. Halves of odd sides round towards the origin of the
-// grid: down in a part walked `forward`, else up.
+// Returns the walk over a width x height rectangle from (0, 0) to the other end of the width. It joins the walks of
+// parts, whose coordinates grow along the walk. Halves of odd sides round towards the grid's origin: down in a part
+// walked `forward`, otherwise up.
 std::vector<Cell> cells(std::int64_t width, std::int64_t height, bool forward) {
     std::vector<Cell> list;
     if (width == 1 || height == 1) {

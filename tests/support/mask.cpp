@@ -45,8 +45,8 @@ Mask::Segment Mask::segment_of(std::size_t branch, std::int64_t position) const 
 
 bool Mask::serves(std::size_t branch, std::int32_t head) const {
     const BranchSpec &spec = problem_.branches[branch];
-    const std::int32_t of_all = problem_.head_shard.first + head;
-    return of_all >= spec.first_head && (spec.head_count == 0 || of_all < spec.first_head + spec.head_count);
+    const std::int32_t global_head = problem_.head_shard.first + head;
+    return global_head >= spec.first_head && (spec.head_count == 0 || global_head < spec.first_head + spec.head_count);
 }
 
 std::int64_t Mask::phase(std::size_t branch, std::int32_t head) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys a query attends to, position by position from the definition: slow, and independent of the library.
+// Finds the keys of a query, position by position from the definition. Slow, and independent of the library.
 #pragma once
 
 #include "support/problem.hpp"
@@ -14,8 +14,8 @@ class Mask {
     explicit Mask(const Problem &problem);
 
     struct Keys {
-        std::vector<std::int64_t> positions; // one reached by two branches stands here twice, unless it counts once
-        std::int64_t padding = 0;            // keys of score 0 and value 0 besides
+        std::vector<std::int64_t> positions; // a key of two branches is here twice, unless keys count once
+        std::int64_t padding = 0;            // number of further keys with score 0 and value 0
     };
     Keys keys(std::int64_t position, std::int32_t head) const;
 
@@ -24,7 +24,7 @@ class Mask {
         std::int64_t length;
     };
     Segment segment_of(std::size_t branch, std::int64_t position) const;
-    // The place of a position in its segment, along the branch's order.
+    // Returns the place of a position in its segment, along the branch's order.
     std::int64_t place(std::size_t branch, std::int64_t position) const { return places_[branch][position]; }
     bool serves(std::size_t branch, std::int32_t head) const;
     std::int64_t phase(std::size_t branch, std::int32_t head) const;

@@ -22,7 +22,7 @@ double dot(const double *a, const double *b, std::int32_t count) {
     return sum;
 }
 
-// Adds the probabilities of one query of a sequence to `mass`, that of the sequence's keys.
+// Adds the probabilities of one query of a sequence to `mass`, which holds the masses of the sequence's keys.
 void add_probabilities(const Problem &p, const Inputs &inputs, const Mask::Keys &keys, std::int64_t b, std::int32_t h,
                        std::int64_t row, double *mass) {
     const double *const q = &inputs.q[((b * p.query_length() + row) * p.heads + h) * p.dim];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that the tensors and the workspace of a call lie in. Tensors are made and checked on the host; a call
-// works on copies of them in its memory, which come back after it with every guard and gap.
+// The memory of a call's tensors and workspace. Tensors are made and checked on the host. A call works on copies of
+// them in its memory. Afterwards the copies come back, with every guard and gap.
 #pragma once
 
 #include "support/tensors.hpp"
@@ -19,19 +19,19 @@ class Memory {
 
     virtual annulus_device device() const = 0;
     virtual int index() const { return 0; }
-    // The stream of the contexts on this device, or null. What is below is ordered on it.
+    // Returns the stream of the contexts on this device, or null. The functions below are ordered on it.
     virtual void *stream() const { return nullptr; }
 
-    // At a multiple of 256 bytes.
+    // Allocates memory at a multiple of 256 bytes.
     virtual void *allocate(std::size_t bytes) = 0;
     virtual void release(void *data) noexcept = 0;
     virtual void fill(void *data, unsigned char value, std::size_t bytes) = 0;
     virtual void upload(void *to, const void *from, std::size_t bytes) = 0;
-    // Returns when the bytes are there.
+    // Copies to the host; returns when the bytes are there.
     virtual void download(void *to, const void *from, std::size_t bytes) = 0;
 };
 
-// Other memory of the host than the tensors were made in.
+// Returns memory of the host that is separate from the memory in which tensors are made.
 Memory &host_memory();
 
 struct Release {
@@ -44,15 +44,16 @@ inline Allocation allocate(Memory &memory, std::size_t bytes) {
     return Allocation(memory.allocate(bytes), Release{&memory});
 }
 
-// The bytes of tensors with what guards them, copied to a memory.
+// Copies of the bytes of tensors, guards included, in a memory.
 class Copies {
   public:
-    // aligned: elements begin at a multiple of 256 bytes there; else at one of their own size and no larger.
+    // aligned: the elements begin at a multiple of 256 bytes; otherwise at a multiple of their own size and of no
+    // larger power of two.
     explicit Copies(Memory &memory, bool aligned = false) : memory_(memory), aligned_(aligned) {}
 
-    // The tensor there. Its own memory, which must outlive this, is copied by the first view into it.
+    // Returns the tensor's copy. The first view copies the tensor's memory, which must outlive this object.
     annulus_tensor view(const Tensor &tensor);
-    // Copies all of them there again, and back.
+    // Copy all tensors to the memory again, and back.
     void upload();
     void download();
 

@@ -16,9 +16,9 @@ namespace {
 // A binary floating-point format: 1 sign bit, then the exponent, then `precision` - 1 bits of fraction.
 struct Format {
     int precision;
-    int least_exponent;  // of a normal number
-    double least_normal; // 2 to the power of that
-    double overflow;     // the power of two above the greatest finite number
+    int min_exponent;  // of a normal number
+    double min_normal; // 2^min_exponent
+    double overflow;   // the power of two above the greatest finite number
 };
 
 Format format_of(annulus_dtype dtype) {
@@ -46,13 +46,13 @@ std::uint16_t encode_half(Format format, double rounded) {
         return static_cast<std::uint16_t>(exponent_mask | 1 << (fraction_bits - 1));
     if (std::isinf(rounded))
         return sign | exponent_mask;
-    if (magnitude < format.least_normal) { // in units of the smallest subnormal
-        const double units = std::ldexp(magnitude, fraction_bits - format.least_exponent);
+    if (magnitude < format.min_normal) { // in units of the smallest subnormal
+        const double units = std::ldexp(magnitude, fraction_bits - format.min_exponent);
         return static_cast<std::uint16_t>(sign | static_cast<std::uint16_t>(units));
     }
     // The exponent field of a double, whose bias is 1023, and the upper bits of its fraction.
     const std::uint64_t upper_bits = std::bit_cast<std::uint64_t>(magnitude) >> (52 - fraction_bits);
-    const auto bias = static_cast<std::uint64_t>(1023 + format.least_exponent - 1);
+    const auto bias = static_cast<std::uint64_t>(1023 + format.min_exponent - 1);
     return static_cast<std::uint16_t>(sign | (upper_bits - (bias << fraction_bits)));
 }
 
@@ -64,11 +64,11 @@ double decode_half(Format format, std::uint16_t bits) {
     if (field == 0x7fff >> fraction_bits)
         return fraction ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
     if (field == 0)
-        return sign * std::ldexp(fraction, format.least_exponent - fraction_bits);
-    return sign * std::ldexp(fraction + (1 << fraction_bits), field - 1 + format.least_exponent - fraction_bits);
+        return sign * std::ldexp(fraction, format.min_exponent - fraction_bits);
+    return sign * std::ldexp(fraction + (1 << fraction_bits), field - 1 + format.min_exponent - fraction_bits);
 }
 
-// The values of all bit patterns.
+// Returns the values of all bit patterns.
 std::vector<double> decode_all(Format format) {
     std::vector<double> values;
     for (std::uint32_t bits = 0; bits <= 0xffff; ++bits)
@@ -83,9 +83,9 @@ double round_to(annulus_dtype dtype, double value) {
         return value;
     const Format format = format_of(dtype);
     double rounded;
-    if (std::fabs(value) < format.least_normal) {
+    if (std::fabs(value) < format.min_normal) {
         // All subnormal numbers have the same last place.
-        const int last_place = format.least_exponent - format.precision + 1;
+        const int last_place = format.min_exponent - format.precision + 1;
         rounded = std::ldexp(std::nearbyint(std::ldexp(value, -last_place)), last_place);
     } else {
         const int dropped_bits = 53 - format.precision;

@@ -10,7 +10,7 @@
 namespace annulus::test {
 namespace {
 
-// Adds up eight columns side by side, which compilers make vector instructions of.
+// Adds up eight columns side by side, so that compilers use vector instructions.
 double dot(const double *a, const double *b, std::int32_t dim) {
     constexpr std::int32_t count = 8;
     double sums[count] = {};
@@ -44,7 +44,7 @@ Results plain(const Problem &problem, const Inputs &inputs, annulus_dtype dtype)
 
     std::vector<double> weights;
     for (std::int64_t b = 0; b < problem.batch; ++b)
-        for (std::int32_t h = 0; h < problem.heads; ++h) // a head's rows fit into a cache
+        for (std::int32_t h = 0; h < problem.heads; ++h) // head by head, since a head's rows fit into a cache
             for (std::int64_t j = 0; j < problem.query_length(); ++j) {
                 const Mask::Keys keys = mask.keys(problem.query_start() + j, h);
                 if (keys.positions.empty() && keys.padding == 0)
@@ -60,7 +60,7 @@ Results plain(const Problem &problem, const Inputs &inputs, annulus_dtype dtype)
                     weights.push_back(rounded(scale * dot(&inputs.q[row], &inputs.k[kv_row(m)], dim)));
                     greatest = std::max(greatest, weights.back());
                 }
-                // Normalised by the sum itself: at large scores LSE has no digits left for its logarithm.
+                // Divides by the sum itself. At large scores LSE has no digits left for the sum's logarithm.
                 const double shift = greatest == std::numeric_limits<double>::infinity() ? 0 : greatest;
                 double sum = keys.padding ? static_cast<double>(keys.padding) * std::exp(-shift) : 0;
                 for (double &weight : weights) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A test's problem as the library's core sees it.
+// Converts a test's problem to the types of the library's core.
 #pragma once
 
 #include "core/plan.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A problem of attention as the tests write it down: a pattern, sizes, a dtype and a layout.
+// A problem of attention in the tests: a pattern, sizes, a dtype and a layout.
 #pragma once
 
 #include "support/memory.hpp"
@@ -18,7 +18,7 @@
 namespace annulus::test {
 
 struct BranchSpec {
-    std::int64_t segment = 0; // w; 0 is the whole sequence
+    std::int64_t segment = 0; // w; 0: the whole sequence
     std::int64_t dilation = 1;
     annulus_phase_rule phase = ANNULUS_PHASE_BLOCK;
     std::int64_t residue = 0;
@@ -29,7 +29,7 @@ struct BranchSpec {
     std::int32_t head_count = 0; // 0: all heads from first_head on
 };
 
-// The heads are heads first … of `total`; total 0: all that there are.
+// The problem's heads are heads first, first + 1, … of `total` heads. If total is 0, the problem has all heads.
 struct HeadShard {
     std::int32_t first = 0;
     std::int32_t total = 0;
@@ -40,14 +40,14 @@ struct QueryWindow {
     std::int64_t length = 0;
 };
 
-// What annulus_call_options says of sequences: without starts a padded batch, without lengths packed and whole.
+// The sequences in annulus_call_options. Without starts they are a padded batch, without lengths packed sequences.
 struct Sequences {
     std::vector<std::int64_t> starts, lengths;
 };
 
-// How a gradient is written.
+// How backward writes a gradient.
 struct GradientSpec {
-    bool is_float32 = false; // where the problem's dtype is of 16 bits
+    bool is_float32 = false; // for problems of a 16-bit dtype
     bool adds = false;
     bool operator==(const GradientSpec &) const = default;
 };
@@ -56,7 +56,7 @@ struct Problem {
     std::int64_t batch = 1;
     std::int64_t length = 64;
     std::int32_t heads = 2;
-    std::int32_t kv_heads = 0; // 0 is as many as heads
+    std::int32_t kv_heads = 0; // 0: equal to heads
     std::int32_t dim = 8;
     std::vector<BranchSpec> branches = {BranchSpec{}};
     bool causal = false;
@@ -81,13 +81,13 @@ struct Problem {
     std::size_t q_size() const { return batch * query_length() * heads * dim; }
     std::size_t kv_size() const { return batch * length * kv() * dim; }
     std::size_t lse_size() const { return batch * heads * query_length(); }
-    // Products that the definition, computed pair by pair, takes.
+    // Returns the number of products in the definition, computed pair by pair.
     double work() const {
         return static_cast<double>(batch * heads * query_length()) * static_cast<double>(length * dim);
     }
 };
 
-// As C++ that makes the same problem: what a failing test prints can be added to the table.
+// Writes C++ that makes the same problem, so that a failing problem can be added to the table.
 std::ostream &operator<<(std::ostream &out, const Problem &problem);
 
 struct ConfigDeleter {
@@ -104,7 +104,7 @@ void check(annulus_status status);
 
 Config make_config(const Problem &problem, annulus_engine engine);
 Context make_context(const annulus_config *config, int threads, Memory &memory = host_memory());
-// The options of a call, which point into the problem's sequences.
+// Returns the options of a call, which point into the problem's sequences.
 annulus_call_options options_of(const Problem &problem);
 annulus_problem sizes_of(const Problem &problem, const annulus_call_options *options = nullptr);
 

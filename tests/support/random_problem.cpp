@@ -60,7 +60,8 @@ class Generator {
         return b;
     }
 
-    // Some branches get other ranges of the heads that there are then, which may be none of the problem's.
+    // Makes the problem's heads a part of more heads, and gives some branches other ranges of all heads. Such a range
+    // may contain none of the problem's heads.
     void share_heads(Problem &p) {
         p.head_shard.first = static_cast<std::int32_t>(number(0, 7));
         p.head_shard.total = p.head_shard.first + p.heads + static_cast<std::int32_t>(number(0, 7));

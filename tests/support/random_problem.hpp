@@ -7,7 +7,7 @@
 
 namespace annulus::test {
 
-// A small problem with everything left to chance: sizes, rules, head ranges, windows, layout and dtype.
+// Returns a small problem with random sizes, rules, head ranges, windows, layout and dtype.
 Problem random_problem(std::uint64_t seed);
 
 } // namespace annulus::test

@@ -13,7 +13,7 @@
 namespace annulus::test {
 namespace {
 
-// The entries start … start + length - 1 of the middle dimension of [outer, n, inner].
+// Returns the entries start … start + length - 1 of the middle dimension of [outer, n, inner].
 std::vector<double> cut(const std::vector<double> &values, std::int64_t outer, std::int64_t n, std::int64_t inner,
                         std::int64_t start, std::int64_t length) {
     std::vector<double> part;
@@ -26,7 +26,7 @@ std::vector<double> cut(const std::vector<double> &values, std::int64_t outer, s
     return part;
 }
 
-// The inverse of cut().
+// Does the inverse of cut().
 void paste(const std::vector<double> &part, std::int64_t outer, std::int64_t n, std::int64_t inner, std::int64_t start,
            std::int64_t length, std::vector<double> &values) {
     if (part.empty())
@@ -36,7 +36,7 @@ void paste(const std::vector<double> &part, std::int64_t outer, std::int64_t n, 
         std::copy_n(part.begin() + i * length * inner, length * inner, values.begin() + (i * n + start) * inner);
 }
 
-// Calls use(vector of `results`, outer, inner) for each.
+// Calls use(vector of `results`, outer, inner) for each tensor.
 template <class Values, class Use> void for_each_tensor(const Problem &whole, Values &results, Use use) {
     const std::int64_t query_row = whole.heads * whole.dim, key_row = whole.kv() * whole.dim;
     use(results.out, whole.batch, query_row);
@@ -121,9 +121,9 @@ Context make_rank_context(const Problem &whole, const RankOptions &options, int 
     return context;
 }
 
-Results run_rank(const Problem &of_all, const Inputs &inputs, const RankOptions &options, int rank,
+Results run_rank(const Problem &global_problem, const Inputs &inputs, const RankOptions &options, int rank,
                  annulus_comm *comm) {
-    Problem whole = of_all;
+    Problem whole = global_problem;
     if (!options.gradients.empty())
         whole.gradients = options.gradients[static_cast<std::size_t>(rank)];
     const Context context = make_rank_context(whole, options, rank, comm);
@@ -132,12 +132,12 @@ Results run_rank(const Problem &of_all, const Inputs &inputs, const RankOptions 
     const annulus_problem sizes = sizes_of(whole, &call_options);
     RunOptions run = options.run;
     run.memory = &options.memory(rank);
-    // Questions are answered for the lengths that were set, or even ones.
+    // The library estimates for the lengths that were set, or for even lengths.
     const bool has_answers =
         options.has_ranges() || options.set_lengths || options.lengths == even_lengths(whole.length, options.ranks());
     run.own_workspace &= has_answers;
     const bool empty = length == 0;
-    if (empty) // the library serves nobody
+    if (empty) // no engine serves a rank without rows
         run.engine = ANNULUS_ENGINE_AUTO;
     const Results results =
         run_on(context.get(), sizes, shard_problem(whole, length), shard_inputs(whole, inputs, start, length), run);
@@ -155,11 +155,11 @@ Results run_rank(const Problem &of_all, const Inputs &inputs, const RankOptions 
             throw std::runtime_error("the traffic is not what was estimated");
         if (!has_answers)
             continue;
-        annulus_estimate of_context = ANNULUS_ESTIMATE_INIT;
+        annulus_estimate context_estimate = ANNULUS_ESTIMATE_INIT;
         std::uint64_t bytes = 0;
-        check(annulus_estimate_problem(context.get(), &sizes, pass, ANNULUS_ALL_BRANCHES, &of_context));
+        check(annulus_estimate_problem(context.get(), &sizes, pass, ANNULUS_ALL_BRANCHES, &context_estimate));
         check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
-        if (!is_same(of_context, estimate) || bytes != estimate.workspace_bytes)
+        if (!is_same(context_estimate, estimate) || bytes != estimate.workspace_bytes)
             throw std::runtime_error("the context's estimate is not that of its rank");
     }
     return results;
@@ -191,7 +191,7 @@ Results run_ranks(const Problem &whole, const Inputs &inputs, const RankOptions 
         try {
             parts[i] = run_rank(whole, inputs, options, rank, comms[i].get());
         } catch (...) {
-            annulus_comm_abort(comms[i].get()); // the others need not wait
+            annulus_comm_abort(comms[i].get()); // so that the other ranks do not wait
             throw;
         }
     });
@@ -229,7 +229,7 @@ std::vector<std::int64_t> Ranges::rows(int count) const {
 
 namespace {
 
-// Rows of a [outer, positions.size(), inner] array: to[i] = from[positions[i]], or the other way round.
+// Reorders rows of an [outer, positions.size(), inner] array: to[i] = from[positions[i]], or the reverse if `back`.
 void reorder(const std::vector<double> &from, std::vector<double> &to, std::int64_t outer, std::int64_t inner,
              const std::vector<std::int64_t> &positions, bool back) {
     to.resize(from.size());
@@ -256,20 +256,20 @@ Results run_ranges(const Problem &whole, const Inputs &inputs, RankOptions optio
     }
     options.ranges = ranges;
     options.lengths = ranges.rows(ranks);
-    const std::int64_t of_query = whole.heads * whole.dim, of_key = whole.kv() * whole.dim;
+    const std::int64_t query_row = whole.heads * whole.dim, key_row = whole.kv() * whole.dim;
     Inputs own;
-    reorder(inputs.q, own.q, whole.batch, of_query, positions, false);
-    reorder(inputs.k, own.k, whole.batch, of_key, positions, false);
-    reorder(inputs.v, own.v, whole.batch, of_key, positions, false);
-    reorder(inputs.d_out, own.d_out, whole.batch, of_query, positions, false);
+    reorder(inputs.q, own.q, whole.batch, query_row, positions, false);
+    reorder(inputs.k, own.k, whole.batch, key_row, positions, false);
+    reorder(inputs.v, own.v, whole.batch, key_row, positions, false);
+    reorder(inputs.d_out, own.d_out, whole.batch, query_row, positions, false);
     reorder(inputs.d_lse, own.d_lse, whole.batch * whole.heads, 1, positions, false);
     const Results found = run_ranks(whole, own, options, comms);
     Results results;
-    reorder(found.out, results.out, whole.batch, of_query, positions, true);
+    reorder(found.out, results.out, whole.batch, query_row, positions, true);
     reorder(found.lse, results.lse, whole.batch * whole.heads, 1, positions, true);
-    reorder(found.d_q, results.d_q, whole.batch, of_query, positions, true);
-    reorder(found.d_k, results.d_k, whole.batch, of_key, positions, true);
-    reorder(found.d_v, results.d_v, whole.batch, of_key, positions, true);
+    reorder(found.d_q, results.d_q, whole.batch, query_row, positions, true);
+    reorder(found.d_k, results.d_k, whole.batch, key_row, positions, true);
+    reorder(found.d_v, results.d_v, whole.batch, key_row, positions, true);
     reorder(found.mass, results.mass, whole.batch * whole.heads, 1, positions, true);
     return results;
 }

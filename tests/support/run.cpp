@@ -13,7 +13,8 @@
 namespace annulus::test {
 namespace {
 
-// The workspace that the library asks for, to the byte, at an odd address, between guards; all NaN.
+// A workspace of exactly the bytes that the library asks for, at an odd address, between guards. All bytes are NaN
+// before a call.
 class WatchedWorkspace {
   public:
     WatchedWorkspace(Memory &memory, annulus_context *context, const annulus_problem &sizes, annulus_pass pass,
@@ -58,7 +59,7 @@ std::vector<Tensor> make_rows(const Problem &p, std::int64_t length, const std::
     return Tensor::rows(p.layout, p.dtype, p.batch, length, heads, p.dim);
 }
 
-// Q, K and V or their gradients.
+// Makes Q, K and V, or tensors of their shapes for gradients.
 std::vector<Tensor> make_qkv(const Problem &p) {
     if (!p.window)
         return make_rows(p, p.length, {p.heads, p.kv(), p.kv()});
@@ -68,7 +69,7 @@ std::vector<Tensor> make_qkv(const Problem &p) {
     return tensors;
 }
 
-// Of tensors that are not of one dtype none share their memory.
+// Makes the gradients. They are not packed together if their dtypes differ.
 std::vector<Tensor> make_gradients(const Problem &p) {
     if (p.gradients == Problem{}.gradients)
         return make_qkv(p);
@@ -92,7 +93,8 @@ void expect_unchanged(const char *name, const std::vector<double> &now, const st
             throw std::runtime_error(std::string("the call changed its input ") + name);
 }
 
-// Of an input every byte is as it was. It may share them with others that are looked at in their turn.
+// Throws unless every byte of an input is unchanged. The input may share bytes with other tensors, which are checked
+// separately.
 void expect_untouched(const char *name, const Tensor &tensor, const std::vector<double> &values) {
     if (tensor.memory().as_remembered())
         return;
@@ -166,18 +168,18 @@ void Call::reset(const Inputs &inputs) {
     copies_.upload();
 }
 
-// Only backward takes flags of gradients.
+// Removes the flags for gradients unless the pass is backward.
 annulus_call_options Call::options_of(annulus_pass pass) const {
-    annulus_call_options of_pass = options;
+    annulus_call_options pass_options = options;
     if (pass != ANNULUS_PASS_BACKWARD)
-        of_pass.flags &= ANNULUS_CALL_QUERY_WINDOW;
-    return of_pass;
+        pass_options.flags &= ANNULUS_CALL_QUERY_WINDOW;
+    return pass_options;
 }
 
 annulus_status Call::forward(annulus_context *context) const {
     const Arguments &a = arguments;
-    const annulus_call_options of_pass = options_of(ANNULUS_PASS_FORWARD);
-    return annulus_forward(context, &a.q, &a.k, &a.v, &a.out, &a.lse, &of_pass);
+    const annulus_call_options pass_options = options_of(ANNULUS_PASS_FORWARD);
+    return annulus_forward(context, &a.q, &a.k, &a.v, &a.out, &a.lse, &pass_options);
 }
 
 annulus_status Call::backward(annulus_context *context) const {
@@ -188,8 +190,8 @@ annulus_status Call::backward(annulus_context *context) const {
 
 annulus_status Call::mass(annulus_context *context) const {
     const Arguments &a = arguments;
-    const annulus_call_options of_pass = options_of(ANNULUS_PASS_MASS);
-    return annulus_attention_mass(context, &a.q, &a.k, &a.lse, &a.mass, &of_pass);
+    const annulus_call_options pass_options = options_of(ANNULUS_PASS_MASS);
+    return annulus_attention_mass(context, &a.q, &a.k, &a.lse, &a.mass, &pass_options);
 }
 
 Results Call::results(annulus_pass last) {
@@ -288,9 +290,9 @@ Results run_on(annulus_context *context, const annulus_problem &sizes, const Pro
     Call call(problem, inputs, memory, options.aligned);
     const auto results_of = [&](annulus_pass pass, annulus_status (Call::*compute)(annulus_context *) const) {
         std::optional<WatchedWorkspace> workspace;
-        const annulus_call_options of_pass = call.options_of(pass);
+        const annulus_call_options pass_options = call.options_of(pass);
         annulus_problem with_options = sizes;
-        with_options.options = &of_pass;
+        with_options.options = &pass_options;
         if (options.own_workspace)
             workspace.emplace(memory, context, with_options, pass, options.workspace_limit);
         check((call.*compute)(context));

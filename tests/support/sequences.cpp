@@ -13,7 +13,7 @@
 namespace annulus::test {
 namespace {
 
-// Of [outer, n, inner] values those of `outers` from first_outer on, and of `count` from start on.
+// A part of [outer, n, inner] values: `outers` entries from first_outer on, and `count` entries from start on.
 struct Part {
     std::int64_t first_outer, outers, n, inner, start, count;
 
@@ -39,7 +39,7 @@ struct Part {
     }
 };
 
-// The part that a sequence has of the three kinds of tensors.
+// A sequence's part of the three kinds of tensors.
 struct Parts {
     Part queries, keys, statistics;
 

@@ -35,7 +35,7 @@ annulus_tensor make_view(void *data, annulus_dtype dtype, std::vector<std::int64
 
 } // namespace
 
-// The guard keeps the elements aligned to their size and to nothing more.
+// The size of the guard aligns the elements to their size and to no larger power of two.
 GuardedMemory::GuardedMemory(std::size_t elements, std::size_t element_bytes)
     : guard_(128 + element_bytes), bytes_(2 * guard_ + elements * element_bytes, 0xFF), element_(bytes_.size()) {}
 
@@ -106,7 +106,7 @@ std::vector<Tensor> Tensor::rows(Layout layout, annulus_dtype dtype, std::int64_
 
 Tensor Tensor::statistics(Layout layout, annulus_dtype dtype, std::int64_t batch, std::int32_t heads,
                           std::int64_t length) {
-    // Positions next to each other, or heads next to each other with gaps.
+    // Positions are adjacent, or heads are adjacent with gaps.
     const bool dense = layout == Layout::rows || layout == Layout::packed;
     const std::int64_t position = dense ? 1 : 2 * heads + 1;
     const std::int64_t head = dense ? length : 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors in memory whose every other byte is watched: guards around the elements and the gaps between them hold 0xFF,
-// a NaN in every dtype. Reading a gap shows in the result, writing one shows in GuardedMemory::intact().
+// Tensors in memory of which every other byte is watched. Guards around the elements and gaps between them hold 0xFF, a
+// NaN in every dtype. A result shows if a gap was read, GuardedMemory::intact() if one was written.
 #pragma once
 
 #include "support/number.hpp"
@@ -27,23 +27,23 @@ class GuardedMemory {
     explicit GuardedMemory(std::size_t elements, std::size_t element_bytes);
 
     void *data() { return bytes_.data() + guard_; }
-    // Notes that the elements of `view` are to be written; every other byte is watched.
+    // Marks the elements of `view` as writable; every other byte is watched.
     void watch(const annulus_tensor &view);
-    // Whether all watched bytes hold what they were filled with.
+    // True if all watched bytes are unchanged.
     bool intact() const;
-    // Every byte 0xFF again.
+    // Sets every byte to 0xFF.
     void poison();
-    // Remembers all bytes, and whether they are still the same.
+    // remember() stores all bytes; as_remembered() is true if they are still the same.
     void remember() { remembered_ = bytes_; }
     bool as_remembered() const { return bytes_ == remembered_; }
     std::vector<unsigned char> &bytes() { return bytes_; }
-    // The bytes before the first element.
+    // Returns the number of bytes before the first element.
     std::size_t guard() const { return guard_; }
 
   private:
     std::size_t guard_;
     std::vector<unsigned char> bytes_;
-    std::vector<unsigned char> element_; // 0xFF where a byte is not watched
+    std::vector<unsigned char> element_; // 0xFF: the byte is not watched
     std::vector<unsigned char> remembered_;
 };
 
@@ -59,7 +59,7 @@ class Tensor {
     const annulus_tensor &view() const { return view_; }
     GuardedMemory &memory() const { return *memory_; }
 
-    // The elements in the order of the shape.
+    // Returns the elements in the order of the shape.
     std::vector<double> values() const;
     void assign(const std::vector<double> &values);
 

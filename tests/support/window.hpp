@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A part of a problem's query rows, and what the whole problem says about it.
+// Takes a part of a problem's query rows and of its results.
 #pragma once
 
 #include "support/run.hpp"
@@ -9,7 +9,7 @@
 
 namespace annulus::test {
 
-// Of [batch, length, row elements], the positions start … start + count - 1.
+// Returns the positions start … start + count - 1 of [batch, length, row elements].
 inline std::vector<double> slice(const std::vector<double> &values, std::int64_t batch, std::int64_t length,
                                  std::int64_t start, std::int64_t count) {
     const std::int64_t row = static_cast<std::int64_t>(values.size()) / (batch * length);
@@ -21,7 +21,7 @@ inline std::vector<double> slice(const std::vector<double> &values, std::int64_t
     return part;
 }
 
-// The problem and its inputs with the query rows start … start + count - 1 only.
+// The problem and its inputs, with only the query rows start … start + count - 1.
 struct Windowed {
     Problem problem;
     Inputs inputs;
@@ -32,7 +32,7 @@ struct Windowed {
         inputs.d_out = slice(all.d_out, whole.batch, whole.length, start, count);
         inputs.d_lse = slice(all.d_lse, whole.batch * whole.heads, whole.length, start, count);
     }
-    // Of the whole problem's results, those of the window's queries.
+    // Returns the results of the window's queries out of the whole problem's results.
     Results rows_of(const Results &whole) const {
         const std::int64_t batch = problem.batch, length = problem.length;
         const auto [start, count] = *problem.window;

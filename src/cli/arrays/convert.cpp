@@ -15,7 +15,7 @@ namespace annulus::cli {
 
 namespace {
 
-// 2^exponent, where a double has it as a normal number.
+// Returns 2^exponent. The exponent must be that of a normal double.
 double power_of_two(int exponent) {
     return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
 }
@@ -84,7 +84,7 @@ template <class To, class From> void convert_all(void *target, const void *sourc
     }
 }
 
-// Calls `visitor` with a number of the C++ type behind a dtype.
+// Calls `visitor` with a number of the C++ type of a dtype.
 template <class Visitor> void visit(annulus_dtype dtype, const Visitor &visitor) {
     switch (dtype) {
     case ANNULUS_FLOAT64:

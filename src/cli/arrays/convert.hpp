@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers from one dtype to another.
+// Converts numbers from one dtype to another.
 #pragma once
 
 #include <annulus/tensor.h>
@@ -8,7 +8,8 @@
 
 namespace annulus::cli {
 
-// Converts `count` numbers, rounding to nearest, ties to even. The source needs no alignment; the two do not overlap.
+// Converts `count` numbers, rounding to nearest, ties to even. The source needs no alignment. Source and target must
+// not overlap.
 void convert(annulus_dtype to, void *target, annulus_dtype from, const void *source, std::size_t count);
 
 } // namespace annulus::cli

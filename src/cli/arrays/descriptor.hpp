@@ -9,7 +9,7 @@ namespace annulus::cli {
 
 class Descriptor {
   public:
-    // What open() returned: negative where it failed.
+    // `file` is what open() returned: negative if it failed.
     explicit Descriptor(int file = -1) : file_(file) {}
     ~Descriptor() {
         if (*this)

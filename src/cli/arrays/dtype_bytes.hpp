@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a number in files and memory.
+// Returns the bytes of a number in files and memory.
 #pragma once
 
 #include <annulus/tensor.h>

@@ -39,7 +39,7 @@ std::size_t bytes_of(const annulus_tensor &tensor) {
 std::vector<Stretch> stretches_of(const annulus_tensor &tensor) {
     if (bytes_of(tensor) == 0)
         return {};
-    std::int64_t together = 1; // numbers
+    std::int64_t together = 1; // contiguous numbers
     std::int32_t outer = tensor.ndim;
     while (outer > 0 && tensor.stride[outer - 1] == together)
         together *= tensor.shape[--outer];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file to read, mapped into memory: it costs nothing before its bytes are used. What becomes of it meanwhile is
-// noticed: where bytes are missing the program ends (sudden_end.hpp), and any other change is found afterwards.
+// A file to read, mapped into memory. Only the bytes that are used cost time. If bytes are missing while it is read,
+// the program ends (sudden_end.hpp). check_unchanged() finds any other change.
 #pragma once
 
 #include "cli/arrays/descriptor.hpp"
@@ -15,16 +15,17 @@ namespace annulus::cli {
 
 class InputFile {
   public:
-    // `option` is what messages call the file by. Throws Failure with exit_bad_input unless it is a file with contents.
+    // `option` names the file in messages. Throws Failure with exit_bad_input unless it is a regular file that is not
+    // empty.
     InputFile(const std::string &option, const std::string &path);
 
     std::byte *data() const { return mapping_->data(); }
     std::size_t bytes() const { return mapping_->bytes(); }
-    // The option and the path, to begin messages with.
+    // Returns the option and the path, for the beginning of messages.
     const std::string &subject() const { return subject_; }
 
-    // Throws Failure with exit_bad_input where the file was changed since it was opened: what was read of it may be of
-    // the one state and of the other.
+    // Throws Failure with exit_bad_input if the file was changed since it was opened. The bytes read may then be a
+    // mixture of the old file and the new.
     void check_unchanged() const;
 
   private:

@@ -27,7 +27,7 @@ InputArray::InputArray(std::string option, const std::string &path) : option_(st
         throw bad_input(subject + "after the array, " + std::to_string(held - promised) +
                         (held - promised == 1 ? " byte follows" : " bytes follow") + "; it must end the file");
     if (header_.data_offset % static_cast<std::size_t>(dtype_bytes(header_.dtype)) != 0)
-        convert_to(header_.dtype); // aligns
+        convert_to(header_.dtype); // copies to aligned memory
 }
 
 void *InputArray::data() const {

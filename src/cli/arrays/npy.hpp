@@ -15,43 +15,45 @@
 
 namespace annulus::cli {
 
-// An array to read: the file's own pages, or a copy once it was converted.
+// An array to read: the file's own pages, or a copy after a conversion.
 class InputArray {
   public:
-    // `option` is what messages call the file by. Throws Failure with exit_bad_input unless the file holds an array.
+    // `option` names the file in messages. Throws Failure with exit_bad_input unless the file holds an array.
     InputArray(std::string option, const std::string &path);
 
     const std::string &option() const { return option_; }
     annulus_dtype dtype() const { return header_.dtype; }
     const std::vector<std::int64_t> &shape() const { return header_.shape; }
-    // Aligned to the element's size. The library takes inputs and outputs by one type of pointer; do not write.
+    // Returns the numbers, aligned to their size. The library has one type of pointer for inputs and outputs; do not
+    // write here.
     void *data() const;
 
     void convert_to(annulus_dtype dtype);
 
-    // Throws Failure with exit_bad_input where the file was changed since it was opened, unless a copy stands for it.
+    // Throws Failure with exit_bad_input if the file was changed since it was opened. Does nothing if a copy replaces
+    // it.
     void check_unchanged() const;
 
   private:
     std::string option_;
     std::optional<InputFile> file_;
-    std::unique_ptr<std::byte[]> copy_; // or the converted numbers
+    std::unique_ptr<std::byte[]> copy_; // the converted numbers; null: file_ is used
     NpyHeader header_;
 };
 
-// The whole numbers of a .npy file. Throws Failure with exit_bad_input.
+// Returns the whole numbers of a .npy file. Throws Failure with exit_bad_input.
 NpyIntegers read_npy_integers(const std::string &option, const std::string &path);
 
-// Whether an option that takes numbers or a file of them names a file.
+// True if an option that takes numbers or a file of numbers names a file.
 inline bool is_npy_path(const std::string &text) {
     return text.ends_with(".npy");
 }
 
-// The whole numbers of an option: those of a file of one dimension, where is_npy_path(), else the list that `text` is,
-// "0,70,100"; at least one. Throws Failure with exit_bad_input.
+// Returns the whole numbers of an option, at least one. They are in a .npy file of one dimension, or `text` is a list
+// such as "0,70,100". Throws Failure with exit_bad_input.
 std::vector<std::int64_t> read_integers(const std::string &option, const std::string &text);
 
-// An array to write. It appears under its name with commit().
+// An array to write. The file gets its name by commit().
 class OutputArray {
   public:
     OutputArray(const std::string &option, const std::string &path, annulus_dtype dtype,

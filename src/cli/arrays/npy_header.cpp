@@ -27,26 +27,26 @@ constexpr KnownDescriptor descriptors[] = {{"<f8", ANNULUS_FLOAT64},
 constexpr const char *accepted_numbers = "must be little-endian float64, float32, float16 or ml_dtypes' bfloat16";
 constexpr const char *accepted_integers = "must be little-endian int64 or int32";
 
-// What the header says.
+// The contents of the header.
 struct Dictionary {
     std::string_view descriptor;
     std::vector<std::int64_t> shape;
     std::size_t data_offset = 0;
 };
 
-// The file may be anybody's: nothing of it reaches a terminal but what can be read there, and not too much.
+// Shows the descriptor in printable characters and shortened, since the file may come from anybody.
 Failure bad_dtype(std::string_view descriptor, const char *accepted) {
-    constexpr std::size_t most = 64;
-    std::string shown(descriptor.substr(0, most));
+    constexpr std::size_t max_shown = 64;
+    std::string shown(descriptor.substr(0, max_shown));
     std::ranges::replace_if(
         shown, [](char c) { return c < ' ' || c > '~'; }, '?');
-    return bad_input("the dtype is '" + shown + (descriptor.size() > most ? "...'; it " : "'; it ") + accepted);
+    return bad_input("the dtype is '" + shown + (descriptor.size() > max_shown ? "...'; it " : "'; it ") + accepted);
 }
 
 // Reads the Python dictionary of a header.
 class DictionaryReader {
   public:
-    // `accepted` says which dtypes may stand there.
+    // `accepted` ends the message about a dtype that is not allowed.
     DictionaryReader(std::string_view text, const char *accepted) : rest_(text), accepted_(accepted) {}
 
     Dictionary read() {
@@ -61,7 +61,7 @@ class DictionaryReader {
             else if (key == "shape" && !has_shape_)
                 read_shape();
             else
-                fail(); // unknown, or there for the second time
+                fail(); // unknown or repeated
             if (!accept(',')) {
                 expect('}');
                 break;
@@ -151,8 +151,8 @@ class DictionaryReader {
     bool has_dtype_ = false, has_order_ = false, has_shape_ = false;
 };
 
-// Whatever is computed of the sizes then fits as well: strides, and the bytes of a part. An array without numbers may
-// have large sizes beside the 0, which counts as 1 here.
+// Throws unless the product of the sizes fits into int64 bytes. Strides and the bytes of parts then fit, too. An array
+// without numbers may have large sizes beside the 0, so 0 counts as 1 here.
 void check_size(std::int64_t bytes, const std::vector<std::int64_t> &shape) {
     for (const std::int64_t size : shape)
         if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes))
@@ -221,7 +221,8 @@ NpyIntegers parse_npy_integers(std::string_view file) {
     const std::int64_t width = is_wide ? 8 : 4;
     check_size(width, dictionary.shape);
     const std::string_view data = file.substr(dictionary.data_offset);
-    const NpyHeader sizes{is_wide ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32, dictionary.shape, 0}; // of as many bytes
+    // A float dtype of the same width stands in for the integers.
+    const NpyHeader sizes{is_wide ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32, dictionary.shape, 0};
     if (const std::size_t promised = sizes.data_bytes(); data.size() != promised)
         throw bad_input("the header promises " + std::to_string(promised) + " bytes of numbers, the file holds " +
                         std::to_string(data.size()));

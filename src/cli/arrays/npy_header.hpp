@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header of a .npy file: dtype and shape of the C-ordered numbers that follow it.
+// Reads and writes the header of a .npy file: dtype and shape of the C-ordered numbers that follow it.
 // Format: NumPy's own specification, numpy.lib.format, versions 1.0 to 3.0.
 #pragma once
 
@@ -23,16 +23,16 @@ struct NpyHeader {
 };
 
 // Reads the header of a file whose bytes begin with `file`. Throws Failure with exit_bad_input; the message does not
-// name the file. NumPy has no bfloat16: ml_dtypes saves it with the descr '<V2', which NumPy saves again as '|V2'.
+// name the file. NumPy has no bfloat16: ml_dtypes saves it with the descr '<V2', and NumPy saves that again as '|V2'.
 NpyHeader parse_npy_header(std::string_view file);
 
-// The whole numbers of a file, int64 or int32. Throws as parse_npy_header().
+// The shape and the whole numbers of a file of int64 or int32. parse_npy_integers() throws like parse_npy_header().
 struct NpyIntegers {
     std::vector<std::int64_t> shape, numbers;
 };
 NpyIntegers parse_npy_integers(std::string_view file);
 
-// The header's bytes; their number, and so where the data begins, is a multiple of 64.
+// Returns the header's bytes. Their number, which is the offset of the data, is a multiple of 64.
 std::string format_npy_header(annulus_dtype dtype, const std::vector<std::int64_t> &shape);
 
 } // namespace annulus::cli

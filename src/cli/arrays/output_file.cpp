@@ -18,13 +18,13 @@ namespace annulus::cli {
 
 namespace {
 
-// Whether the path that the user gave is to blame, and not the state of the machine.
+// True if the path that the user gave is the cause, and not the state of the machine.
 bool is_path_error(int error) {
     return error == ENOENT || error == ENOTDIR || error == EACCES || error == EPERM || error == EROFS ||
            error == ENAMETOOLONG || error == ELOOP;
 }
 
-// The system's own link to an open file.
+// Returns the system's own link to an open file.
 std::string link_to(const Descriptor &file) {
     return "/proc/self/fd/" + std::to_string(file.get());
 }
@@ -49,7 +49,7 @@ OutputFile::OutputFile(std::string option, const std::string &path, std::size_t 
 void OutputFile::create() {
     const std::string directory = std::filesystem::path(path_).replace_filename(".");
     file_ = Descriptor(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
-    if (file_ && access(link_to(file_).c_str(), F_OK) == 0) // what it is to be linked by
+    if (file_ && access(link_to(file_).c_str(), F_OK) == 0) // commit() links it by this path
         return;
     set_temporary_name();
     file_ = Descriptor(open(name_->path(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -57,8 +57,8 @@ void OutputFile::create() {
         fail(is_path_error(errno) ? exit_bad_input : exit_failed, "cannot create", errno);
 }
 
-// The blocks are there before the first byte is written through the mapping: a full disk is an error here, and not a
-// bus error later.
+// Allocates the blocks on disk before anything is written through the mapping. A full disk is then an error here and
+// not a bus error later.
 void OutputFile::reserve(std::size_t bytes) {
     if (const int error = posix_fallocate(file_.get(), 0, static_cast<off_t>(bytes)))
         fail(exit_failed, "cannot write", error);
@@ -66,7 +66,7 @@ void OutputFile::reserve(std::size_t bytes) {
 }
 
 void OutputFile::commit() {
-    // What was written through a mapping has no other moment to report an error.
+    // Only here can an error of writing through the mapping be seen.
     if (msync(mapping_->data(), mapping_->bytes(), MS_SYNC) != 0 || fsync(file_.get()) != 0)
         fail(exit_failed, "cannot write", errno);
     if (!name_) {
@@ -74,7 +74,7 @@ void OutputFile::commit() {
             return;
         if (errno != EEXIST)
             fail(exit_failed, "cannot write", errno);
-        set_temporary_name(); // a link replaces no file, as renaming does
+        set_temporary_name(); // a link cannot replace a file; renaming can
         if (!link_as(name_->path()))
             fail(exit_failed, "cannot write", errno);
     }
@@ -96,7 +96,7 @@ void OutputFile::fail(int exit_code, const char *action, int error) const {
 }
 
 void check_outputs(const std::vector<NamedFile> &outputs, const std::vector<NamedFile> &inputs) {
-    std::error_code error; // where a file does not exist yet, or never can: whoever opens it tells
+    std::error_code error; // ignored: whoever opens a missing file reports it
     const auto resolved = [&](const std::string &path) {
         return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
     };

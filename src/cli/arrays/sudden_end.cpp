@@ -22,7 +22,7 @@ namespace annulus::cli {
 
 namespace {
 
-// Objects that a signal handler finds.
+// Keeps pointers to objects for a signal handler.
 template <class T, std::size_t count> class Register {
   public:
     void add(const T *object) {
@@ -43,14 +43,15 @@ template <class T, std::size_t count> class Register {
     }
 
   private:
-    static_assert(std::atomic<const T *>::is_always_lock_free); // a handler may not wait for what it interrupted
+    // A handler must not wait for the thread that it interrupted.
+    static_assert(std::atomic<const T *>::is_always_lock_free);
     std::array<std::atomic<const T *>, count> places_{};
 };
 
-Register<TemporaryName, 2> names; // of outputs
-Register<Mapping, 5> mappings;    // of inputs and outputs
+Register<TemporaryName, 2> names; // for outputs
+Register<Mapping, 5> mappings;    // for inputs and outputs
 
-// Who asks the program to end gets an exit code; after any other signal all is as it would be without this handler.
+// After a request to end, the program exits with a code. After any other signal it ends as it would without a handler.
 constexpr int requests[] = {SIGINT, SIGTERM, SIGHUP};
 constexpr int crashes[] = {SIGBUS,  SIGSEGV, SIGABRT, SIGILL,  SIGFPE, SIGQUIT,
                            SIGPIPE, SIGXCPU, SIGALRM, SIGUSR1, SIGUSR2};
@@ -58,7 +59,7 @@ std::array<struct sigaction, NSIG> former;
 std::atomic_flag ending;
 
 extern "C" void end_suddenly(int signal, siginfo_t *info, void *) {
-    while (ending.test_and_set()) // another thread does what is to be done, and ends this one as well
+    while (ending.test_and_set()) // another thread handles a signal and ends this thread, too
         pause();
     names.for_each([](const TemporaryName &name) { unlink(name.path()); });
     if (std::ranges::count(requests, signal))
@@ -69,24 +70,24 @@ extern "C" void end_suddenly(int signal, siginfo_t *info, void *) {
                 mapping.end_program();
         });
     sigaction(signal, &former[static_cast<std::size_t>(signal)], nullptr);
-    if (info->si_code <= 0) // it was sent; a fault happens again by itself
+    if (info->si_code <= 0) // a process sent the signal; a fault repeats by itself
         raise(signal);
 }
 
 void handle_signals() {
     struct sigaction action {};
     action.sa_sigaction = end_suddenly;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK; // a crash may be that of the stack
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK; // the stack may have overflowed
     sigfillset(&action.sa_mask);
     const auto handle = [&](int signal) {
         struct sigaction &before = former[static_cast<std::size_t>(signal)];
         sigaction(signal, nullptr, &before);
-        if (before.sa_handler != SIG_IGN) // what our parent has us ignore stays ignored
+        if (before.sa_handler != SIG_IGN) // a signal that the parent process set to be ignored stays ignored
             sigaction(signal, &action, nullptr);
     };
     std::ranges::for_each(requests, handle);
     std::ranges::for_each(crashes, handle);
-    std::signal(SIGXFSZ, SIG_IGN); // a limit on file sizes is then an error like any other
+    std::signal(SIGXFSZ, SIG_IGN); // writing beyond a limit on file sizes then returns an error
 }
 
 void handle_signals_once() {
@@ -102,7 +103,7 @@ TemporaryName::TemporaryName(std::string path) : path_(std::move(path)) {
 }
 
 TemporaryName::~TemporaryName() {
-    unlink(path_.c_str()); // does nothing once the file has another name
+    unlink(path_.c_str()); // does nothing after the file was renamed
     names.remove(this);
 }
 
@@ -131,7 +132,7 @@ bool Mapping::holds(const void *address) const {
     return !below(address, data_) && below(address, data_ + bytes_);
 }
 
-// Under mpirun each process that meets the fault says so: it has no time to agree with the others on who does.
+// Under mpirun every process with the fault prints the line. The processes have no time to agree on one.
 void Mapping::end_program() const {
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line_.data(), line_.size());
     _exit(exit_code_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a signal that ends the program finds to do first: unfinished files that have a name are removed, and a file that
-// cannot be had any more while it is mapped, since somebody cut it short or its disk failed, is told in one line.
+// Signal handlers for signals that end the program. They remove unfinished files that have a name. If a mapped file can
+// no longer be read or written, since it was cut short or its disk failed, they print one line.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace annulus::cli {
 
-// The name of an unfinished file: removed with this object or by a signal, whichever comes first. It is to be made
-// before the file, so that there is no moment when the file would be left.
+// The name of an unfinished file. The destructor or a signal handler removes the file, whichever comes first. Make this
+// object before the file, so that there is no moment when a signal would leave the file.
 class TemporaryName {
   public:
     explicit TemporaryName(std::string path);
@@ -23,12 +23,12 @@ class TemporaryName {
     std::string path_;
 };
 
-// A file in memory. Where its pages cannot be had any more, in whichever thread of the process, the program ends: with
+// A file mapped into memory. The program ends if the file's pages become inaccessible, in any thread: with
 // exit_bad_input for a file that is read, with exit_failed for one that is written.
 class Mapping {
   public:
     enum class Access { read, write };
-    // `subject` is what messages call the file by. Throws Failure with exit_failed.
+    // `subject` names the file in messages. Throws Failure with exit_failed.
     Mapping(int file, std::size_t bytes, Access access, const std::string &subject);
     ~Mapping();
     Mapping(const Mapping &) = delete;
@@ -37,14 +37,14 @@ class Mapping {
     std::byte *data() const { return data_; }
     std::size_t bytes() const { return bytes_; }
 
-    // For the signal handler.
+    // For the signal handler: whether the address is in the mapping, and the program's end.
     bool holds(const void *address) const;
     [[noreturn]] void end_program() const;
 
   private:
     std::byte *data_;
     std::size_t bytes_;
-    std::string line_; // to end the program with
+    std::string line_; // the message that ends the program
     int exit_code_;
 };
 

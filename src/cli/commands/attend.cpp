@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// annulus attend: forward on arrays in .npy files.
+// annulus attend: computes forward on arrays in .npy files.
 #include "cli/arrays/host_tensor.hpp"
 #include "cli/arrays/npy.hpp"
 #include "cli/commands/attend_arrays.hpp"
@@ -36,16 +36,16 @@ struct Call {
     std::optional<annulus_tensor> lse;
 };
 
-// How a rank's part is done in pieces: parts of the batch or, of a rank that is alone, of the query rows of one batch
-// entry.
+// Computes a rank's part in pieces. With several ranks a piece is some batch entries. With one rank it may also be some
+// query rows of one batch entry.
 class Job {
   public:
-    // Refuses sizes that cannot be, before any output exists. Forward checks the rest.
+    // Throws if the sizes are impossible, before any output exists. Forward checks everything else.
     Job(const Context &context, Memory &memory, const Rank &rank, const Inputs &inputs, std::int64_t query_start)
         : context_(context.get()), memory_(memory), rank_(rank), inputs_(inputs), query_start_(query_start),
-          ranges_(rank.shards(inputs.q.shape[1]).of(rank.index)),
+          ranges_(rank.shards(inputs.q.shape[1]).ranges(rank.index)),
           rows_(rank.shards(inputs.q.shape[1]).rows(rank.index)), batch_(inputs.q.shape[0]) {
-        // Long enough to cost nothing, short enough for a bar to move.
+        // Pieces are long enough that cutting costs nothing, and short enough that the progress bar moves.
         const Memory::Piece piece = memory.piece(inputs.q.shape[2], largest_dilation(context_));
         const double entry_flops = estimate_flops({0, batch_, 0, rows_}) / static_cast<double>(batch_);
         if (rank.comm || entry_flops <= piece.flops) {
@@ -80,7 +80,7 @@ class Job {
     }
 
   private:
-    // Batch entries from b on, and query rows from n on.
+    // Some batch entries, from b on, and query rows, from n on.
     struct Piece {
         std::int64_t b, entries, n, rows;
     };
@@ -123,13 +123,13 @@ class Job {
     const Rank &rank_;
     const Inputs &inputs_;
     std::int64_t query_start_;
-    std::vector<Range> ranges_; // of Q
-    std::int64_t rows_;         // in all of them
+    std::vector<Range> ranges_; // of the rows of Q
+    std::int64_t rows_;         // in all ranges together
     std::int64_t batch_;
     std::int64_t batch_step_, row_step_;
 };
 
-// What a rank does: from its rows of the inputs to its rows of the results.
+// Computes a rank's rows of the results from its rows of the inputs.
 void compute(const Job &job, Memory &memory, const Rank &rank, const Inputs &inputs, const Results &results) {
     const auto rows_of = [&](const annulus_tensor &t) {
         std::vector<annulus_tensor> parts;
@@ -144,7 +144,7 @@ void compute(const Job &job, Memory &memory, const Rank &rank, const Inputs &inp
         lse.emplace(memory, host, 2);
     for (Mirror *input : {&q, &k, &v})
         input->copy_in();
-    rank.meet(); // from here on nothing but calls of the library, which tell the other ranks of their failures
+    rank.meet(); // from here on only library calls, which report their failure to the other ranks
     job.run({q.tensor(), k.tensor(), v.tensor(), out.tensor(), lse ? std::optional(lse->tensor()) : std::nullopt});
     out.copy_out();
     if (lse)
@@ -166,11 +166,11 @@ void attend(const AttendOptions &options) {
             memory->order(context.get());
             rank.join(context.get(), rank.shards(tokens));
             const Job job(context, *memory, rank, inputs, options.files.query_start.value_or(0));
-            rank.meet(); // no rank refuses
+            rank.meet(); // all ranks have accepted the sizes
             if (rank.index == 0) {
                 results.make_files();
                 warn_of_inputs(inputs, options.pattern);
-            } else if (!ranks->lead()) {
+            } else if (!ranks->has_rank_0()) {
                 results.hold(job.ranges());
             }
             rank.meet();
@@ -178,7 +178,7 @@ void attend(const AttendOptions &options) {
             inputs.check_unchanged();
         });
         const Shards shards(tokens, ranks->count(), options.ranks.sharding);
-        ranks->collect([&](int rank) { return results.stretches(shards.of(rank)); });
+        ranks->collect([&](int rank) { return results.stretches(shards.ranges(rank)); });
         results.commit();
     });
 }

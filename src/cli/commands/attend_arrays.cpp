@@ -34,7 +34,7 @@ std::string dimensions(std::size_t rank) {
     return counted(static_cast<std::int64_t>(rank), "dimension", "dimensions");
 }
 
-// What pieces of the arrays would hide from the library; it checks the rest.
+// Checks what the library cannot see in pieces of the arrays. The library checks everything else.
 void check_inputs(const std::vector<const InputArray *> &arrays) {
     const InputArray &q = *arrays[0], &k = *arrays[1], &v = *arrays.back();
     for (const InputArray *array : arrays) {
@@ -50,17 +50,17 @@ void check_inputs(const std::vector<const InputArray *> &arrays) {
                             " and that of --q " + annulus_dtype_name(q.dtype()) +
                             "; they must be equal, or --dtype given");
     }
-    const Shape &of_q = q.shape(), &of_k = k.shape();
-    const bool same_batch = of_q.size() == 3 || of_q[0] == of_k[0];
-    if (!same_batch || of_q.back() != of_k.back())
-        throw bad_input("--k: the shape is " + text(of_k) + " and that of --q " + text(of_q) + "; " +
+    const Shape &q_shape = q.shape(), &k_shape = k.shape();
+    const bool same_batch = q_shape.size() == 3 || q_shape[0] == k_shape[0];
+    if (!same_batch || q_shape.back() != k_shape.back())
+        throw bad_input("--k: the shape is " + text(k_shape) + " and that of --q " + text(q_shape) + "; " +
                         (same_batch ? "the last" : "the first") + " dimensions must be equal");
-    if (v.shape() != of_k)
-        throw bad_input("--v: the shape is " + text(v.shape()) + " and that of --k " + text(of_k) +
+    if (v.shape() != k_shape)
+        throw bad_input("--v: the shape is " + text(v.shape()) + " and that of --k " + text(k_shape) +
                         "; they must be equal");
 }
 
-// The library checks the same, in words of C.
+// The library checks the same, but its message names C arguments.
 void check_starts(const std::vector<std::int64_t> &starts, std::int64_t rows) {
     if (starts.size() == 1)
         throw bad_input("--starts has 1 number; it must have 2 or more, the first row of each sequence and the end of "
@@ -75,7 +75,7 @@ void check_starts(const std::vector<std::int64_t> &starts, std::int64_t rows) {
     }
 }
 
-// `starts` may be empty: then a sequence is a batch entry.
+// If `starts` is empty, each batch entry is a sequence.
 void check_lengths(const std::vector<std::int64_t> &lengths, const std::vector<std::int64_t> &starts,
                    std::int64_t rows) {
     for (std::size_t i = 0; i < lengths.size(); ++i)
@@ -198,12 +198,12 @@ std::vector<annulus_tensor> Results::lse(const std::vector<Range> &ranges) const
     return lse_ ? parts(*lse_, 2, ranges) : std::vector<annulus_tensor>();
 }
 
-std::vector<annulus_tensor> Results::parts(const annulus_tensor &of, int dimension,
+std::vector<annulus_tensor> Results::parts(const annulus_tensor &tensor, int dimension,
                                            const std::vector<Range> &ranges) const {
     std::vector<annulus_tensor> parts;
-    std::int64_t next = 0; // in the rows of one rank
+    std::int64_t next = 0; // row in the rank's own rows
     for (const Range &range : ranges) {
-        parts.push_back(slice(of, dimension, are_whole_ ? range.start : next, range.length));
+        parts.push_back(slice(tensor, dimension, are_whole_ ? range.start : next, range.length));
         next += range.length;
     }
     return parts;

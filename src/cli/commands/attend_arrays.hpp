@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arrays of `annulus attend`: its inputs as files hold them, which `annulus map` has too, and where its results go.
+// The arrays of `annulus attend`. The input files serve `annulus map`, too.
 #pragma once
 
 #include "cli/arrays/host_tensor.hpp"
@@ -16,41 +16,41 @@
 
 namespace annulus::cli {
 
-// What the user says of them.
+// The files and their options, as the user gave them.
 struct AttendFiles {
-    std::string q, k, v, out, lse; // paths; no LSE, and no V but K's, where empty
-    std::string dtype;             // to convert the inputs to; empty: none
+    std::string q, k, v, out, lse; // paths; if empty: lse: none, v: the file of K
+    std::string dtype;             // the dtype to convert the inputs to; empty: their own
     std::optional<std::int64_t> query_start;
-    std::string starts, lengths; // of sequences: lists or paths; empty: none
+    std::string starts, lengths; // of packed sequences: lists or paths; empty: none
 
-    // Those that are read by attend and by map.
+    // Returns the files that both attend and map read.
     std::vector<NamedFile> inputs() const;
 };
 
-// Refuses several ranks where Q is a part of the rows.
+// Throws if several ranks are asked for and Q has only a part of the rows.
 void refuse_ranks_of_a_part(const AttendFiles &files, const RankOptions &ranks);
 
-// The inputs, which each process maps whole.
+// The inputs. Each process maps the whole files.
 class Inputs {
   public:
     explicit Inputs(const AttendFiles &files);
 
     void check_unchanged() const;
 
-    // As it stands in the file of Q: with a batch or without.
+    // Returns the shape in the file of Q, with or without a batch.
     const Shape &shape_of_q() const { return q_.shape(); }
 
     annulus_tensor q, k, v; // with a batch
-    // Of LSE, and of what is summed over queries.
+    // Returns the dtype of LSE and of attention masses.
     annulus_dtype dtype_of_sums() const { return q.dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32; }
 
-    // The first row of each packed sequence, and the end of the last; empty where none are named.
+    // The first row of each packed sequence, and the end of the last one. Empty if there are no packed sequences.
     const std::vector<std::int64_t> &starts() const { return starts_; }
 
-    // The sizes of a call on all batch entries.
+    // Returns the sizes of a call on all batch entries.
     annulus_problem sizes() const;
 
-    // Which sequences the rows of some batch entries consist of, for a call on them.
+    // Sets the sequences in `options`, for a call on `entries` batch entries from first_entry on.
     void name_sequences(annulus_call_options &options, std::int64_t first_entry, std::int64_t entries) const;
 
   private:
@@ -61,27 +61,31 @@ class Inputs {
     std::vector<std::int64_t> starts_, lengths_;
 };
 
-// O and LSE: whole, in files, in the process of rank 0; in any other the rows of its own rank, in memory, one range
-// behind the other.
+// O and LSE. The process of rank 0 has them whole, in files. Every other process has the rows of its own rank in
+// memory, range after range.
 class Results {
   public:
     Results(const AttendFiles &files, const Inputs &inputs) : files_(files), inputs_(inputs) {}
 
+    // Creates the files, in the process of rank 0.
     void make_files();
+    // Allocates memory for the rows of a rank, in any other process.
     void hold(const std::vector<Range> &ranges);
 
-    // The rows of a rank, in the order of `ranges`, which are its own. No LSE where none is wanted.
+    // Return the rows of a rank, a tensor for each of its `ranges`. lse() is empty if the user wants no LSE.
     std::vector<annulus_tensor> out(const std::vector<Range> &ranges) const { return parts(out_, 1, ranges); }
     std::vector<annulus_tensor> lse(const std::vector<Range> &ranges) const;
-    // In the same pieces in every process: of each range a batch entry of O, a head of a batch entry of LSE.
+    // Returns where the rows of a rank lie, in pieces that are the same in every process. For each range a piece is a
+    // batch entry of O. Then follow pieces of LSE, each a head of a batch entry.
     std::vector<Stretch> stretches(const std::vector<Range> &ranges) const;
 
-    // Gives the files, if they are here, their names.
+    // Gives the files, if this process has them, their names.
     void commit();
 
   private:
     void set_tensors(void *out, void *lse, std::int64_t rows);
-    std::vector<annulus_tensor> parts(const annulus_tensor &of, int dimension, const std::vector<Range> &ranges) const;
+    std::vector<annulus_tensor> parts(const annulus_tensor &tensor, int dimension,
+                                      const std::vector<Range> &ranges) const;
 
     const AttendFiles &files_;
     const Inputs &inputs_;
@@ -89,7 +93,7 @@ class Results {
     std::vector<std::byte> out_memory_, lse_memory_;
     annulus_tensor out_{};
     std::optional<annulus_tensor> lse_;
-    bool are_whole_ = false; // else they are the rows of one rank
+    bool are_whole_ = false; // false: they are the rows of one rank
 };
 
 } // namespace annulus::cli

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// annulus bench: how fast, beside the rates of the hardware's own matrix product, and of its copies on a GPU, measured
-// in the same run.
+// annulus bench: measures speed, and in the same run the rates of the hardware's own matrix product and, on a GPU, of
+// its copies.
 #include "cli/arrays/output_file.hpp"
 #include "cli/commands/bench_case.hpp"
 #include "cli/commands/bench_cases.hpp"
@@ -28,7 +28,7 @@ namespace annulus::cli {
 namespace {
 
 struct BenchOptions {
-    ProblemOptions problem; // of a case of the user's own; tokens 0: the cases below
+    ProblemOptions problem; // of the user's own case; without options: the cases of bench_cases.hpp
     PatternOptions pattern;
     ExecutionOptions execution;
     int repeats = 5;
@@ -36,7 +36,7 @@ struct BenchOptions {
     std::string sequences; // empty: none
     RankOptions ranks;
     bool weak = false;
-    std::string plot; // a path; empty: no picture
+    std::string plot; // path; empty: no picture
     std::string format = "text";
 };
 
@@ -83,7 +83,7 @@ Table case_table(const std::vector<Line> &lines, const Yardstick &product) {
     return table;
 }
 
-// What planning costs when no plan is kept: every problem is another one.
+// Measures the cost of planning. Each problem has another length, so that no kept plan is used.
 Facts planning_facts() {
     const Context context = make_context(preset_of("longnet:2048,2,2,6"), {}, 16);
     annulus_problem problem = problem_of(1'000'000'000, 16, 128, "float32").problem();
@@ -123,10 +123,11 @@ void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &case
 }
 
 bool is_custom(const BenchOptions &options) {
-    return options.problem.given() || options.pattern.given();
+    return options.problem.is_given() || options.pattern.is_given();
 }
 
-// Of a case of the user's own there must be all, so that none of it is ignored for the set of cases.
+// Throws unless a case of the user's own has all its sizes. Otherwise the program would ignore them and run the default
+// cases.
 void check_complete(const BenchOptions &options) {
     if (!is_custom(options) && options.sequences.empty())
         return;
@@ -194,7 +195,7 @@ void bench_several_ranks(const BenchOptions &options, Ranks &ranks) {
         lines = measured;
         report.add(machine_facts(options.repeats, *memory, {}));
     });
-    if (!ranks.lead())
+    if (!ranks.has_rank_0())
         return;
     report.add(speed_table(lines, options.weak));
     report.add(rank_table(lines));
@@ -220,8 +221,8 @@ void bench(const BenchOptions &options) {
             throw bad_input("--sequences is for one rank");
         if (ranks->count() == 1 && options.weak)
             throw bad_input("--weak compares several ranks with one: give --ranks");
-        if (!options.plot.empty() && ranks->lead())
-            OutputFile("--plot", options.plot, 1); // fails now where it would after all that is to be measured
+        if (!options.plot.empty() && ranks->has_rank_0())
+            OutputFile("--plot", options.plot, 1); // a path that cannot be written fails before the measurements
         if (ranks->count() > 1)
             bench_several_ranks(options, *ranks);
         else

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One problem on random data, timed.
+// Times forward and backward of one problem on random data.
 #pragma once
 
 #include "cli/commands/context.hpp"
@@ -22,22 +22,22 @@ struct BenchCase {
     std::string name;
     ProblemOptions problem;
     PatternOptions pattern;
-    std::vector<std::int64_t> sequence_starts = {}; // of packed sequences; empty: all rows are one
+    std::vector<std::int64_t> sequence_starts = {}; // starts of packed sequences, then the end; empty: none
 };
 
 struct PassTimes {
     Sample seconds;
     double flops = 0;
-    std::uint64_t workspace_bytes = 0;                // as announced
-    std::optional<std::uint64_t> measured_peak_bytes; // above the tensors; none where the system does not tell
+    std::uint64_t workspace_bytes = 0;                // what the library announces
+    std::optional<std::uint64_t> measured_peak_bytes; // beyond the tensors; none if the system does not say
 };
 
 struct Measurement {
     PassTimes forward, backward;
-    Sample product_rates; // of the matrix product, taken in turns with the passes
+    Sample product_rates; // of the matrix product; its runs alternate with the passes
 };
 
-// The tensors of a problem, or of a rank's shard of it, and the calls on them.
+// The tensors of a problem, or of a rank's shard of it, and the calls that compute with them.
 class Run {
   public:
     Run(const BenchCase &bench_case, const Rank &rank, Memory &memory);
@@ -45,13 +45,13 @@ class Run {
     Run &operator=(const Run &) = delete;
 
     annulus_context *context() const { return context_.get(); }
-    const annulus_problem &problem() const { return problem_; } // of all ranks
-    std::int64_t rows() const { return rows_; }                 // of this rank
+    const annulus_problem &problem() const { return problem_; } // over all ranks
+    std::int64_t rows() const { return rows_; }                 // on this rank
     const annulus_estimate &forward_estimate() const { return forward_estimate_; }
     const annulus_estimate &backward_estimate() const { return backward_estimate_; }
     void forward();
-    void add_gradients(); // the tensors of backward
-    void backward();      // after forward and add_gradients
+    void add_gradients(); // allocates the tensors of backward
+    void backward();      // requires forward() and add_gradients()
 
   private:
     annulus_tensor make_tensor(annulus_dtype dtype, std::initializer_list<std::int64_t> shape, bool random);
@@ -74,12 +74,13 @@ struct PassFlops {
     double forward, backward;
 };
 
-// Estimates the FLOPs of a whole problem, whatever the workspace for it may be.
+// Estimates the FLOPs of a whole problem. The workspace limit of `execution` does not count here.
 PassFlops estimate_flops(const BenchCase &bench_case, const ExecutionOptions &execution);
 
-// Warms up, then times `repeats` rounds of forward, backward and the yardsticks, of which the first is the product.
+// Warms up, then times `repeats` rounds. A round runs the yardsticks, forward and backward. The first yardstick must be
+// the matrix product.
 Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory, Progress &progress);
-// The work that measure() tells its progress of: FLOPs.
+// Returns the FLOPs that measure() reports to its progress in total.
 double work_of(const BenchCase &bench_case, const ExecutionOptions &execution, int repeats,
                const std::vector<Yardstick> &yardsticks, const Memory &memory);
 

@@ -43,7 +43,7 @@ BenchCase make_case(const std::string &name, const ProblemOptions &problem, cons
     return {name + (pattern.causal ? " causal" : "") + sizes_text(problem), problem, pattern};
 }
 
-// Equal numbers of (query, key) pairs, dense and dilated.
+// Returns cases with one branch, dense and dilated, that have equal numbers of (query, key) pairs.
 std::vector<BenchCase> one_branch_cases(std::int64_t dense_tokens, std::int64_t dilated_tokens, std::int32_t heads,
                                         const std::string &dtype) {
     std::vector<BenchCase> cases;

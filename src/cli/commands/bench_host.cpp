@@ -18,9 +18,9 @@ template <class Call> std::vector<Cell> host_time_row(const char *pass, const Ca
     Sample seconds;
     for (int i = 0; i < warm_up_calls + timed_calls; ++i) {
         memory.finish();
-        const double of_call = seconds_of(call);
+        const double call_seconds = seconds_of(call);
         if (i >= warm_up_calls)
-            seconds.add(of_call);
+            seconds.add(call_seconds);
     }
     memory.finish();
     return {text_cell(pass), seconds_cell(seconds.median()), seconds_cell(seconds.min()), seconds_cell(seconds.max()),

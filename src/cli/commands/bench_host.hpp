@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the host is held by a call whose work a GPU does.
+// The time that the host spends in a call whose work a GPU does.
 #pragma once
 
 #include "cli/devices/execution_options.hpp"
@@ -10,7 +10,7 @@
 
 namespace annulus::cli {
 
-// Of repeated calls of LongNet's six branches, each made when the GPU is done with the one before.
+// Times repeated calls on LongNet's six branches. Each call starts when the GPU has finished the call before.
 Table host_time_table(const std::string &dtype, const ExecutionOptions &execution, Memory &memory);
 
 } // namespace annulus::cli

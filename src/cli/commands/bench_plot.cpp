@@ -13,13 +13,13 @@ namespace annulus::cli {
 
 namespace {
 
-// What is shown of a table, by the keys of its columns. Each table has the seconds of a call, too: seconds, seconds_min
-// and seconds_max.
+// Says what to draw of a table, by the keys of its columns. Each such table also has the columns seconds, seconds_min
+// and seconds_max, the time of a call.
 struct Selection {
     const char *table, *title;
     std::vector<const char *> names;
     const char *value;
-    bool is_rate; // else a time
+    bool is_rate; // otherwise a time
 };
 
 const std::vector<Selection> &selections() {
@@ -41,7 +41,7 @@ const std::vector<Selection> &selections() {
 
 struct Bar {
     std::string name, text;
-    double value, least, most; // the median, and of all repeats
+    double value, least, most; // median, lowest and highest of all repeats
     bool is_backward;
 };
 
@@ -82,7 +82,7 @@ Chart chart_of(const Table &table, const Selection &selection) {
     return chart;
 }
 
-// What was measured on: the build, the processor and its threads or the GPU, and how often.
+// Returns the build, the processor and its threads or the GPU, and the number of repeats.
 std::vector<std::string> machine_lines(const Report &report) {
     std::vector<std::string> lines;
     for (const Facts &facts : report.facts())
@@ -134,7 +134,7 @@ std::string draw_bench(const Report &report) {
             const double left = names + 2 * margin, middle = y + row / 2;
             const std::string color = bar.is_backward ? "second" : "mark";
             svg.rectangle(left, y + 3, unit * bar.value, row - 6,
-                          "class=\"" + color + "\" fill-opacity=\"0.6\""); // the line on it is seen
+                          "class=\"" + color + "\" fill-opacity=\"0.6\""); // so that the line on the bar is visible
             const std::string least = Svg::number(left + unit * bar.least), most = Svg::number(left + unit * bar.most);
             const std::string top = Svg::number(middle - 3);
             svg.raw("<path class=\"line\" d=\"M" + least + " " + Svg::number(middle) + "H" + most + "M" + least + " " +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `annulus bench` measured, as a picture.
+// Draws what `annulus bench` measured.
 #pragma once
 
 #include "cli/report/report.hpp"
@@ -8,8 +8,8 @@
 
 namespace annulus::cli {
 
-// An SVG with the machine, and with a bar for each row of the report's tables of cases, lengths or sequences: the
-// median, and a line from the least to the most.
+// Returns an SVG with the machine and a bar for each row of the tables "cases", "scaling", "scaling_backward" and
+// "sequences". A bar is the median. A line on it reaches from the lowest to the highest measurement.
 std::string draw_bench(const Report &report);
 
 } // namespace annulus::cli

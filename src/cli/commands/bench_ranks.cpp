@@ -13,11 +13,11 @@ namespace {
 
 using Pass = void (Run::*)();
 
-// In a row there are as many calls as take so long, but one at least.
-constexpr int most_calls_in_a_row = 10;
+// A row of calls takes about seconds_in_a_row. It has at least one call and at most max_calls_in_a_row.
+constexpr int max_calls_in_a_row = 10;
 constexpr double seconds_in_a_row = 0.5;
 
-// A case as the ranks share it.
+// Returns the case that the ranks share. If `weak`, its tokens are those of `alone` for each rank.
 BenchCase shared_case(const BenchCase &alone, int ranks, bool weak) {
     BenchCase shared = alone;
     if (weak && __builtin_mul_overflow(shared.problem.tokens, ranks, &shared.problem.tokens))
@@ -26,13 +26,13 @@ BenchCase shared_case(const BenchCase &alone, int ranks, bool weak) {
     return shared;
 }
 
-// The FLOPs of a pass on a rank: its part of what the ranks share, and a whole problem alone.
+// Returns the FLOPs of a pass on a rank: its part of the shared problem, and the whole problem that it computes alone.
 double work_of(const RanksPass &pass, const Rank &rank) {
     return pass.flops / rank.count + pass.alone_flops;
 }
 
-// What a case's measurement tells its progress of: the first calls, the warm-up, and in each round a single call and a
-// row of calls, which counts as one.
+// Returns the FLOPs that the measurement of a case reports to its progress. It consists of the first calls, the
+// warm-up, and rounds of a single call and a row of calls. A row counts as one call.
 double work_of(const RanksLine &line, const Rank &rank, const Memory &memory, int repeats) {
     return (1 + memory.warm_up_rounds() + 2 * repeats) * (work_of(line.forward, rank) + work_of(line.backward, rank));
 }
@@ -49,7 +49,7 @@ RanksLine line_of(const BenchCase &shared, const BenchCase &alone, const Rank &r
     return line;
 }
 
-// One case, on the rank that the thread is.
+// Measures one case. Each rank has an object of its own.
 class RanksMeasurement {
   public:
     // `progress` may be NULL.
@@ -86,14 +86,14 @@ class RanksMeasurement {
             progress_->begin(work);
     }
 
-    // The first call of a pass, and what it takes.
+    // Runs the first call of a pass. Returns what it costs each rank.
     std::vector<RankCost> costs_of(Pass pass, annulus_pass id) {
         RankCost cost{};
         cost.rows = shared_.rows();
         check(annulus_workspace_size(shared_.context(), &shared_.problem(), id, &cost.workspace_bytes));
         rank_.meet();
         const auto call = [&] { (shared_.*pass)(); };
-        if (memory_.is_host() && !rank_.has_process) { // the system tells of processes alone
+        if (memory_.is_host() && !rank_.has_process) { // the system measures whole processes only
             call();
         } else if (const std::optional<std::uint64_t> peak = memory_.peak_bytes_of(shared_.context(), call)) {
             cost.peak_is_known = true;
@@ -106,7 +106,8 @@ class RanksMeasurement {
         return rank_.gather(cost);
     }
 
-    // The ranks together can hold what one cannot: then there is nothing to compare with.
+    // Prepares the problem that each rank computes alone. If one rank lacks the memory, no rank has a problem to
+    // compare with.
     void make_alone() {
         try {
             Rank alone;
@@ -128,12 +129,12 @@ class RanksMeasurement {
             alone_.reset();
     }
 
-    void time(Pass pass, RanksPass &of_pass) {
-        begin(of_pass.alone_flops);
+    void time(Pass pass, RanksPass &results) {
+        begin(results.alone_flops);
         if (alone_)
-            time(*alone_, pass, of_pass.alone, of_pass.alone_flops);
-        begin(of_pass.flops / rank_.count);
-        time(shared_, pass, of_pass.times, of_pass.flops / rank_.count);
+            time(*alone_, pass, results.alone, results.alone_flops);
+        begin(results.flops / rank_.count);
+        time(shared_, pass, results.times, results.flops / rank_.count);
     }
 
     void time(Run &run, Pass pass, CallTimes &times, double work) {
@@ -141,18 +142,18 @@ class RanksMeasurement {
         rank_.meet();
         const double single = slowest(memory_.seconds_of([&] { (run.*pass)(); }));
         times.single.add(single);
-        const int calls = static_cast<int>(std::clamp(seconds_in_a_row / single, 1., double{most_calls_in_a_row}));
-        rank_.meet(); // once more: those who have waited long are awake now
+        const int calls = static_cast<int>(std::clamp(seconds_in_a_row / single, 1., double{max_calls_in_a_row}));
+        rank_.meet(); // once more, so that ranks that waited long are awake
         begin(work);
-        double of_host = 0;
-        const double of_all = memory_.seconds_of([&] {
-            of_host = seconds_of([&] {
+        double host_seconds = 0;
+        const double all_seconds = memory_.seconds_of([&] {
+            host_seconds = seconds_of([&] {
                 for (int i = 0; i < calls; ++i)
                     (run.*pass)();
             });
         });
-        times.in_a_row.add(slowest(of_all / calls));
-        times.host.add(slowest(of_host / calls));
+        times.in_a_row.add(slowest(all_seconds / calls));
+        times.host.add(slowest(host_seconds / calls));
     }
 
     const Rank &rank_;

@@ -41,8 +41,8 @@ Table scaling_table(const std::string &key, const std::string &title, const Scal
 
 } // namespace
 
-// The lengths take turns, and short ones are done several times in
-// a row, so that what else the machine does hits all of them alike.
+// The lengths take turns, and calls on short sequences are repeated in a row. A disturbance by other programs then
+// affects all lengths alike.
 void bench_scaling(const Scaling &scaling, const std::string &dtype, const ExecutionOptions &execution, int repeats,
                    Memory &memory, Report &report) {
     const std::vector<std::string> branches = {"4096:1", "16384:4"};
@@ -61,18 +61,18 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
         runs.push_back(std::make_unique<Run>(
             BenchCase{"", problem_of(scaling.lengths[j], scaling.heads, 64, dtype), branches_of(branches, false)},
             Rank{.execution = execution}, memory));
-        const annulus_estimate &of_forward = runs.back()->forward_estimate();
-        const annulus_estimate &of_backward = runs.back()->backward_estimate();
-        forward.push_back({{}, of_forward.flops, of_forward.workspace_bytes, {}});
-        backward.push_back({{}, of_backward.flops, of_backward.workspace_bytes, {}});
-        const double both = of_forward.flops + (scaling.backward ? of_backward.flops : 0);
-        warm_up += scaling.backward ? both : 0;
+        const annulus_estimate &forward_estimate = runs.back()->forward_estimate();
+        const annulus_estimate &backward_estimate = runs.back()->backward_estimate();
+        forward.push_back({{}, forward_estimate.flops, forward_estimate.workspace_bytes, {}});
+        backward.push_back({{}, backward_estimate.flops, backward_estimate.workspace_bytes, {}});
+        const double both = forward_estimate.flops + (scaling.times_backward ? backward_estimate.flops : 0);
+        warm_up += scaling.times_backward ? both : 0;
         round += yardsticks.front().amount + static_cast<double>(calls_of(j)) * both;
     }
     Progress progress(forward.front().flops + warm_up + repeats * round);
     progress.begin(forward.front().flops);
     runs.front()->forward(); // warms up
-    if (scaling.backward)
+    if (scaling.times_backward)
         for (std::size_t j = 0; j < runs.size(); ++j) {
             progress.begin(forward[j].flops + backward[j].flops);
             runs[j]->forward();
@@ -93,7 +93,7 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
             progress.begin(yardsticks.front().amount);
             measure_yardsticks();
             time(forward[j], &Run::forward);
-            if (scaling.backward)
+            if (scaling.times_backward)
                 time(backward[j], &Run::backward);
         }
     measure_yardsticks();
@@ -102,7 +102,7 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
         ", 4096:1 and 16384:4" + sizes_text(problem_of(0, scaling.heads, 64, dtype)) + ", median time of a token";
     report.add(machine_facts(repeats, memory, yardsticks));
     report.add(scaling_table("scaling", "Scaling: forward" + what, scaling, forward, yardsticks.front()));
-    if (scaling.backward)
+    if (scaling.times_backward)
         report.add(
             scaling_table("scaling_backward", "Scaling: backward" + what, scaling, backward, yardsticks.front()));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time of a token at growing lengths: it must not grow with their number.
+// Times a token at growing sequence lengths. The time must not grow with the length.
 #pragma once
 
 #include "cli/devices/execution_options.hpp"
@@ -15,11 +15,11 @@ namespace annulus::cli {
 struct Scaling {
     std::vector<std::int64_t> lengths;
     std::int32_t heads;
-    bool backward; // too
-    std::int64_t tokens_in_a_row;
+    bool times_backward;          // false: only forward is timed
+    std::int64_t tokens_in_a_row; // a sample repeats the call until it has computed this number of tokens
 };
 
-// Measures on tensors of the given dtype, and adds what it found to the report.
+// Times the lengths on tensors of the given dtype and adds the tables to the report.
 void bench_scaling(const Scaling &scaling, const std::string &dtype, const ExecutionOptions &execution, int repeats,
                    Memory &memory, Report &report);
 

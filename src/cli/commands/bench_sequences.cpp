@@ -18,17 +18,17 @@ namespace annulus::cli {
 
 namespace {
 
-constexpr std::int64_t most_sequences = 1'000'000;
-constexpr std::int64_t most_rows = std::int64_t{1} << 40; // of a sequence
+constexpr std::int64_t max_sequences = 1'000'000;
+constexpr std::int64_t max_rows = std::int64_t{1} << 40; // of all sequences together
 
-// Where the sequences begin and the last ends: lengths evenly spread from `least` to `most`, in a random order that is
-// always the same.
+// Returns the first row of each sequence and the end of the last. The lengths are spread evenly from min_length to
+// max_length, in an order that is random but always the same.
 std::vector<std::int64_t> starts_of(const SequenceLengths &lengths) {
     std::vector<std::int64_t> shuffled;
     std::mt19937_64 generator(1);
     for (std::int64_t i = 0; i < lengths.count; ++i) {
         const std::int64_t steps = lengths.count > 1 ? lengths.count - 1 : 1;
-        shuffled.push_back(lengths.least + (lengths.most - lengths.least) * i / steps);
+        shuffled.push_back(lengths.min_length + (lengths.max_length - lengths.min_length) * i / steps);
         std::swap(shuffled.back(), shuffled[generator() % shuffled.size()]);
     }
     std::vector<std::int64_t> starts = {0};
@@ -63,8 +63,8 @@ SequenceLengths parse_sequence_lengths(const std::string &text) {
     std::vector<std::int64_t> numbers;
     for (const std::string_view part : parts)
         numbers.push_back(parse_count(part).value_or(0));
-    if (numbers.size() != 3 || numbers[0] < 1 || numbers[0] > most_sequences || numbers[1] < 1 ||
-        numbers[2] < numbers[1] || numbers[2] > most_rows / numbers[0])
+    if (numbers.size() != 3 || numbers[0] < 1 || numbers[0] > max_sequences || numbers[1] < 1 ||
+        numbers[2] < numbers[1] || numbers[2] > max_rows / numbers[0])
         throw bad_input("--sequences " + text +
                         ": must be COUNT:MIN:MAX, with COUNT from 1 to 1000000, MIN from 1 to MAX, and no more than "
                         "2^40 rows together");
@@ -105,9 +105,9 @@ void bench_sequences(const SequenceLengths &lengths, const ProblemOptions &probl
         }
     const std::string count = std::to_string(lengths.count);
     Table table{"sequences",
-                "Sequences: " + count + " of " + std::to_string(lengths.least) + " to " + std::to_string(lengths.most) +
-                    " rows in one call, in turns with a batch of " + count + " of " + std::to_string(mean) + "; " +
-                    packed_case.name + ", median times",
+                "Sequences: " + count + " of " + std::to_string(lengths.min_length) + " to " +
+                    std::to_string(lengths.max_length) + " rows in one call, in turns with a batch of " + count +
+                    " of " + std::to_string(mean) + "; " + packed_case.name + ", median times",
                 {{"pass", "pass"},
                  {"seconds", "time"},
                  {"seconds_min", "fastest"},

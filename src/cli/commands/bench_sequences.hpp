@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of many lengths in one call, beside as many of their mean length as a batch: what the packing costs.
+// Times one call over sequences of many lengths beside a batch of equal sequences of their mean length. The difference
+// is the cost of packing.
 #pragma once
 
 #include "cli/commands/pattern_options.hpp"
@@ -14,13 +15,13 @@
 namespace annulus::cli {
 
 struct SequenceLengths {
-    std::int64_t count = 0, least = 0, most = 0;
+    std::int64_t count = 0, min_length = 0, max_length = 0;
 };
 
-// Of --sequences COUNT:MIN:MAX. Throws where it is none.
+// Parses COUNT:MIN:MAX, the value of --sequences. Throws Failure if it is not of that form.
 SequenceLengths parse_sequence_lengths(const std::string &text);
 
-// Measures both on `problem`, whose tokens and batch are not looked at, in turns, and adds what it found to the report.
+// Measures both in turns and adds the table to the report. `problem` gives all sizes but the tokens and the batch.
 void bench_sequences(const SequenceLengths &lengths, const ProblemOptions &problem, const PatternOptions &pattern,
                      const ExecutionOptions &execution, int repeats, Memory &memory, Report &report);
 

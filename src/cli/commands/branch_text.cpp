@@ -81,12 +81,12 @@ class Parser {
     }
 
     void heads(std::string_view text) {
-        constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() - 1;
+        constexpr std::int64_t max_head = std::numeric_limits<std::int32_t>::max() - 1;
         const std::vector<std::string_view> ends = split(text, '-');
         if (ends.size() > 2)
             fail(text, "a head or a range of heads like 0-7");
-        const std::int64_t first = number(ends.front(), "a head", 0, most);
-        const std::int64_t last = number(ends.back(), "the last head of the range", first, most);
+        const std::int64_t first = number(ends.front(), "a head", 0, max_head);
+        const std::int64_t last = number(ends.back(), "the last head of the range", first, max_head);
         branch_.branch.first_head = static_cast<std::int32_t>(first);
         branch_.branch.head_count = static_cast<std::int32_t>(last - first + 1);
         branch_.names_heads = true;
@@ -105,7 +105,7 @@ class Parser {
     }
 
     BranchText branch_;
-    std::vector<std::string_view> names_; // of the properties so far
+    std::vector<std::string_view> names_; // of the properties read up to now
 };
 
 } // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One branch as the command line writes it: W:R[,property=value]...
+// Reads one branch as the command line has it: W:R[,property=value]...
 #pragma once
 
 #include <annulus/config.h>
@@ -9,12 +9,12 @@
 namespace annulus::cli {
 
 struct BranchText {
-    std::string text; // as it was written
+    std::string text; // as the user wrote it
     annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
-    bool names_heads = false; // or a phase
+    bool names_heads = false; // the text has heads= or phase=
 };
 
-// Throws Failure where the text does not follow the syntax.
+// Throws Failure if the text does not follow the syntax.
 BranchText parse_branch(const std::string &text);
 
 } // namespace annulus::cli

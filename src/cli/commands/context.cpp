@@ -41,11 +41,8 @@ std::int64_t largest_dilation(const annulus_context *context) {
     check(annulus_context_copy_config(&copy, context));
     const Config config(copy);
     std::int64_t largest = 1;
-    annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
-    for (std::int32_t i = 0; i < branch_count(config.get()); ++i) {
-        check(annulus_config_get_branch(config.get(), i, &branch));
+    for (const annulus_branch &branch : get_branches(config.get()))
         largest = std::max(largest, branch.dilation);
-    }
     return largest;
 }
 

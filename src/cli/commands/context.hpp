@@ -11,19 +11,19 @@
 namespace annulus::cli {
 
 Context make_context(annulus_config *config, const ExecutionOptions &execution);
-// For problems of `heads` query heads.
+// Makes a context for problems with `heads` query heads.
 Context make_context(const PatternOptions &pattern, const ExecutionOptions &execution, std::int32_t heads);
 
-// What a pass of a problem costs, or a branch of it.
+// Returns what a pass of a problem costs, or one branch of it.
 annulus_estimate estimate_of(annulus_context *context, const annulus_problem &problem, annulus_pass pass,
                              std::int32_t branch = ANNULUS_ALL_BRANCHES);
 
-// Estimates the FLOPs of forward on the `rows` query rows from position query_start on. Where the context has a
-// communicator, the FLOPs are those of the rank's own rows instead.
+// Estimates the FLOPs of forward on the `rows` query rows from position query_start on. If `has_ranks`, the context has
+// a communicator, and the FLOPs are those of the rank's own rows.
 double forward_flops(annulus_context *context, annulus_problem problem, std::int64_t query_start, std::int64_t rows,
                      bool has_ranks);
 
-// The largest dilation of the branches of a context's config.
+// Returns the largest dilation of the branches of the context's config.
 std::int64_t largest_dilation(const annulus_context *context);
 
 } // namespace annulus::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// annulus info: what this build is and can use here.
+// annulus info: describes this build and what it can use on this machine.
 #include "cli/commands/commands.hpp"
 #include "cli/commands/context.hpp"
 #include "cli/devices/cuda.hpp"
@@ -21,7 +21,7 @@ std::int32_t device_count(annulus_device device) {
     return count;
 }
 
-// Why an engine cannot compute on a device; empty where it can, at the least in bfloat16.
+// Returns why an engine cannot compute on a device, tested with bfloat16 and D = 64. Returns an empty string if it can.
 std::string obstacle(annulus_engine engine, const DeviceChoice &device) {
     try {
         const Config config = make_config();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a benchmark ran on, and the rates that its yardsticks had meanwhile.
+// The hardware and build of a benchmark, and the rates of its yardsticks during the run.
 #pragma once
 
 #include "cli/devices/memory.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// annulus map: which keys are attended to, as an array and as a picture.
+// annulus map: computes how much each key is attended to, as an array and as a picture.
 #include "cli/arrays/host_tensor.hpp"
 #include "cli/arrays/npy.hpp"
 #include "cli/commands/attend_arrays.hpp"
@@ -15,7 +15,6 @@
 #include "cli/report/text.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -37,7 +36,7 @@ struct MapOptions {
     RankOptions ranks;
 };
 
-// LSE of an earlier forward call.
+// Throws unless the dtype and shape of the LSE of an earlier forward call fit the inputs.
 void check_lse(const InputArray &lse, const Inputs &inputs) {
     const annulus_dtype wanted = inputs.dtype_of_sums();
     if (lse.dtype() != wanted)
@@ -59,9 +58,7 @@ void store(const std::vector<double> &values, annulus_dtype dtype, void *to) {
 }
 
 std::string text_of(double value) {
-    char buffer[32];
-    std::snprintf(buffer, sizeof buffer, "%.4g", value);
-    return buffer;
+    return number_text(value, 4);
 }
 
 Drawing draw_masses(const MapOptions &options, const Grid &grid, const std::vector<double> &means, std::int64_t heads,
@@ -142,8 +139,8 @@ void map(const MapOptions &options) {
             memory->order(context.get());
             rank.join(context.get(), rank.shards(masses.keys));
             MassJob job(context.get(), *memory, rank, inputs, options.files.query_start.value_or(0));
-            rank.meet(); // no rank refuses
-            if (rank.index == 0 || !ranks->lead())
+            rank.meet(); // all ranks have accepted the sizes
+            if (rank.index == 0 || !ranks->has_rank_0())
                 masses.allocate();
             if (rank.index == 0 && !options.files.out.empty())
                 make_file();
@@ -158,8 +155,8 @@ void map(const MapOptions &options) {
                 lse_file->check_unchanged();
         });
         const Shards shards(masses.keys, ranks->count(), options.ranks.sharding);
-        ranks->collect([&](int rank) { return masses.stretches(shards.of(rank)); });
-        if (!ranks->lead())
+        ranks->collect([&](int rank) { return masses.stretches(shards.ranges(rank)); });
+        if (!ranks->has_rank_0())
             return;
         const std::vector<double> means = masses.mean_of_heads();
         if (out)

@@ -14,7 +14,7 @@ namespace annulus::cli {
 
 namespace {
 
-constexpr std::int64_t most_side = 8192; // columns, and rows, that a picture has
+constexpr std::int64_t max_side = 8192; // the most columns, or rows, of a picture
 
 struct Point {
     std::int64_t x, y;
@@ -28,7 +28,7 @@ std::string_view trimmed(std::string_view text) {
     return text;
 }
 
-// "x,y" on each line; the first may be a heading.
+// Reads "x,y" on each line. The first line may be a heading.
 std::vector<Point> read_csv(const std::string &path) {
     const InputFile file("--coordinates", path);
     const std::vector<std::string_view> lines =
@@ -61,7 +61,8 @@ std::vector<Point> read_npy(const std::string &path) {
     return points;
 }
 
-// The coordinates of one axis as places on the coarsest grid that has them all; how many places there are.
+// Replaces the coordinates of one axis by indices on the coarsest grid that contains all of them. Returns the number of
+// indices.
 std::int64_t find_places(std::vector<std::int64_t> &values, const std::string &path) {
     const std::int64_t least = std::ranges::min(values), greatest = std::ranges::max(values);
     std::int64_t range = 0, step = 0;
@@ -89,11 +90,10 @@ Grid grid_of_coordinates(const std::string &path, std::int64_t tiles) {
         y.push_back(point.y);
     }
     Grid grid{find_places(x, path), find_places(y, path), {}};
-    if (std::max(grid.columns, grid.rows) > most_side)
+    if (std::max(grid.columns, grid.rows) > max_side)
         throw bad_input("--coordinates '" + path + "': the tiles lie on a grid of " + std::to_string(grid.columns) +
-                        " x " + std::to_string(grid.rows) + " places, and at most " + std::to_string(most_side) +
-                        " x " + std::to_string(most_side) +
-                        " can be drawn; they must be multiples of a tile's size apart");
+                        " x " + std::to_string(grid.rows) + " places, and at most " + std::to_string(max_side) + " x " +
+                        std::to_string(max_side) + " can be drawn; they must be multiples of a tile's size apart");
     for (std::size_t i = 0; i < x.size(); ++i)
         grid.cells.push_back(y[i] * grid.columns + x[i]);
     std::vector<std::int64_t> sorted = grid.cells;
@@ -108,21 +108,21 @@ Grid grid_of_rows(std::int64_t width, std::int64_t tiles) {
         throw bad_input("--grid " + std::to_string(width) + ": must be from 1 to the " + std::to_string(tiles) +
                         " positions that are drawn");
     Grid grid{width, (tiles + width - 1) / width, std::vector<std::int64_t>(static_cast<std::size_t>(tiles))};
-    if (std::max(grid.columns, grid.rows) > most_side)
+    if (std::max(grid.columns, grid.rows) > max_side)
         throw bad_input("--grid " + std::to_string(width) + ": " + std::to_string(tiles) +
                         " positions make a grid of " + std::to_string(grid.columns) + " x " +
-                        std::to_string(grid.rows) + " places, and at most " + std::to_string(most_side) + " x " +
-                        std::to_string(most_side) + " can be drawn");
+                        std::to_string(grid.rows) + " places, and at most " + std::to_string(max_side) + " x " +
+                        std::to_string(max_side) + " can be drawn");
     std::iota(grid.cells.begin(), grid.cells.end(), 0);
     return grid;
 }
 
 } // namespace
 
-std::vector<double> Grid::spread(const std::vector<double> &of_positions, std::int64_t skip) const {
+std::vector<double> Grid::spread(const std::vector<double> &position_values, std::int64_t skip) const {
     std::vector<double> places(static_cast<std::size_t>(columns * rows), std::numeric_limits<double>::quiet_NaN());
     for (std::size_t i = 0; i < cells.size(); ++i)
-        places[static_cast<std::size_t>(cells[i])] = of_positions[static_cast<std::size_t>(skip) + i];
+        places[static_cast<std::size_t>(cells[i])] = position_values[static_cast<std::size_t>(skip) + i];
     return places;
 }
 

@@ -31,7 +31,7 @@ std::vector<double> Masses::mean_of_heads() const {
 MassJob::MassJob(annulus_context *context, Memory &memory, const Rank &rank, const Inputs &inputs,
                  std::int64_t query_start)
     : context_(context), memory_(memory), rank_(rank), inputs_(inputs), query_start_(query_start),
-      batch_(inputs.q.shape[0]), heads_(inputs.q.shape[2]), ranges_(rank.shards(inputs.k.shape[1]).of(rank.index)),
+      batch_(inputs.q.shape[0]), heads_(inputs.q.shape[2]), ranges_(rank.shards(inputs.k.shape[1]).ranges(rank.index)),
       rows_(rank.comm ? rank.shards(inputs.q.shape[1]).rows(rank.index) : inputs.q.shape[1]),
       keys_(rank.shards(inputs.k.shape[1]).rows(rank.index)), sum_dtype_(inputs.dtype_of_sums()),
       entry_flops_(estimate_flops(0, rows_)) {}
@@ -47,7 +47,7 @@ void MassJob::run(const std::optional<annulus_tensor> &lse, Masses &masses) {
         given_lse->copy_in();
     const std::int64_t step = rows_of_piece(lse ? 1 : 2);
     allocate(lse ? 0 : step);
-    rank_.meet(); // from here on nothing but calls of the library, which tell the other ranks of their failures
+    rank_.meet(); // from here on only library calls, which report their failure to the other ranks
     std::optional<Progress> progress;
     if (rank_.index == 0) {
         double entry_flops = 0;
@@ -60,21 +60,21 @@ void MassJob::run(const std::optional<annulus_tensor> &lse, Masses &masses) {
             const std::int64_t rows = std::min(step, rows_ - n);
             if (progress)
                 progress->begin(estimate_flops(n, rows));
-            annulus_tensor of_rows{};
+            annulus_tensor lse_rows{};
             if (given_lse)
-                of_rows = slice(slice(given_lse->tensor(), 0, b, 1), 2, n, rows);
+                lse_rows = slice(slice(given_lse->tensor(), 0, b, 1), 2, n, rows);
             run_piece(slice(slice(q.tensor(), 0, b, 1), 1, n, rows), slice(k.tensor(), 0, b, 1),
-                      given_lse ? &of_rows : nullptr, b, n);
+                      given_lse ? &lse_rows : nullptr, b, n);
             add_to(masses, b);
         }
 }
 
-std::vector<annulus_tensor> MassJob::own_rows(const annulus_tensor &of, int dimension) const {
+std::vector<annulus_tensor> MassJob::own_rows(const annulus_tensor &tensor, int dimension) const {
     if (!rank_.comm)
-        return {of};
+        return {tensor};
     std::vector<annulus_tensor> parts;
     for (const Range &range : ranges_)
-        parts.push_back(slice(of, dimension, range.start, range.length));
+        parts.push_back(slice(tensor, dimension, range.start, range.length));
     return parts;
 }
 
@@ -84,7 +84,7 @@ double MassJob::estimate_flops(std::int64_t n, std::int64_t rows) const {
     return forward_flops(context_, problem, query_start_ + n, rows, rank_.comm != nullptr);
 }
 
-// Of a rank that is alone. Several take all at once.
+// Returns the query rows of a piece. With several ranks it is all rows, since they must take the same pieces.
 std::int64_t MassJob::rows_of_piece(int passes) const {
     const Memory::Piece piece = memory_.piece(heads_, largest_dilation(context_));
     const double pieces = rank_.comm ? 1 : passes * entry_flops_ / piece.flops;
@@ -93,7 +93,7 @@ std::int64_t MassJob::rows_of_piece(int passes) const {
     return (static_cast<std::int64_t>(static_cast<double>(rows_) / pieces) / piece.rows + 1) * piece.rows;
 }
 
-// Where a piece's masses go and, of so many rows, the results of forward.
+// Allocates the masses of a piece and, for forward_rows rows, the results of forward.
 void MassJob::allocate(std::int64_t forward_rows) {
     const auto make = [&](annulus_dtype dtype, const Shape &shape, Allocation &memory) {
         annulus_tensor tensor = view(nullptr, dtype, shape);

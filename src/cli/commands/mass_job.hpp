@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention masses of all keys, as `annulus map` finds them.
+// Computes the attention masses of all keys for `annulus map`.
 #pragma once
 
 #include "cli/arrays/host_tensor.hpp"
@@ -14,34 +14,35 @@
 
 namespace annulus::cli {
 
-// [B, H, N], in each process whole: 0 but for the keys of its ranks, until the process of rank 0 has collected them.
+// The masses [B, H, N]. Each process has the whole array and fills in the keys of its ranks. The rest is 0 until the
+// process of rank 0 collects it.
 struct Masses {
     explicit Masses(const Inputs &inputs);
 
-    // Once no rank refuses the sizes, in each process.
+    // Allocates the array. Each process calls it after every rank has accepted the sizes.
     void allocate() { values.resize(static_cast<std::size_t>(batch * heads * keys)); }
-    // Those of a rank's keys; in the same pieces in every process.
+    // Returns where the masses of a rank's keys lie, in pieces that are the same in every process.
     std::vector<Stretch> stretches(const std::vector<Range> &ranges);
-    // [B, N].
+    // Returns the mean over the heads, [B, N].
     std::vector<double> mean_of_heads() const;
 
     std::int64_t batch, heads, keys;
     std::vector<double> values;
 };
 
-// A rank's part: the masses of its own keys. A rank that is alone finds them by some query rows at a time, whose masses
-// add up; several take a batch entry at a time.
+// Computes the masses of a rank's own keys. If there is one rank, it takes some query rows at a time and adds up the
+// masses. Several ranks take a batch entry at a time.
 class MassJob {
   public:
-    // Refuses sizes that cannot be, before any output exists. The calls check the rest.
+    // Throws if the sizes are impossible, before any output exists. The calls check everything else.
     MassJob(annulus_context *context, Memory &memory, const Rank &rank, const Inputs &inputs, std::int64_t query_start);
 
-    // `lse`: of all rows of Q, in the host's memory; without, it is found first.
+    // `lse` holds all rows of Q in the host's memory. Without it, forward computes it first.
     void run(const std::optional<annulus_tensor> &lse, Masses &masses);
 
   private:
-    std::vector<annulus_tensor> own_rows(const annulus_tensor &of, int dimension) const;
-    // The FLOPs of a forward call on `rows` query rows from n on, of one batch entry.
+    std::vector<annulus_tensor> own_rows(const annulus_tensor &tensor, int dimension) const;
+    // Estimates the FLOPs of a forward call on the `rows` query rows from row n on, of one batch entry.
     double estimate_flops(std::int64_t n, std::int64_t rows) const;
     std::int64_t rows_of_piece(int passes) const;
     void allocate(std::int64_t forward_rows);
@@ -54,10 +55,10 @@ class MassJob {
     const Rank &rank_;
     const Inputs &inputs_;
     const std::int64_t query_start_, batch_, heads_;
-    const std::vector<Range> ranges_; // of its keys
-    const std::int64_t rows_, keys_;  // its own
+    const std::vector<Range> ranges_; // of this rank's keys
+    const std::int64_t rows_, keys_;  // on this rank
     const annulus_dtype sum_dtype_;
-    const double entry_flops_; // of a forward call on its rows of a batch entry
+    const double entry_flops_; // of forward on this rank's rows of one batch entry
     Allocation mass_memory_, out_memory_, lse_memory_;
     annulus_tensor mass_{}, out_{}, lse_{};
     std::vector<std::byte> piece_mass_; // in the host's memory

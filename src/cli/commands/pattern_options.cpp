@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view longnet_prefix = "longnet:";
 
-// The library's presets.
+// Returns the names of the library's presets.
 std::vector<std::string> model_names() {
     std::vector<std::string> names;
     while (const char *const name = annulus_preset_name(static_cast<std::int32_t>(names.size())))
@@ -38,13 +38,13 @@ struct LongNet {
 LongNet parse_longnet(const std::string &preset) {
     std::array<std::int64_t, 4> numbers{};
     const std::vector<std::string_view> parts = split(std::string_view(preset).substr(longnet_prefix.size()), ',');
-    bool legal = parts.size() == numbers.size();
-    for (std::size_t i = 0; legal && i < numbers.size(); ++i) {
+    bool is_legal = parts.size() == numbers.size();
+    for (std::size_t i = 0; is_legal && i < numbers.size(); ++i) {
         const std::optional<std::int64_t> number = parse_count(parts[i]);
-        legal = number && *number >= 1;
+        is_legal = number && *number >= 1;
         numbers[i] = number.value_or(0);
     }
-    if (!legal || numbers[3] > std::numeric_limits<std::int32_t>::max())
+    if (!is_legal || numbers[3] > std::numeric_limits<std::int32_t>::max())
         throw bad_input("--preset " + preset + ": must be longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT, all >= 1");
     return {numbers[0], numbers[1], numbers[2], static_cast<std::int32_t>(numbers[3])};
 }
@@ -147,7 +147,7 @@ Config PatternOptions::config(std::int32_t heads) const {
         for (const BranchText &branch : parsed)
             check(annulus_config_add_branch(config.get(), &branch.branch, nullptr), "--branch " + branch.text);
 
-    // A preset may have set these; what the user says comes last.
+    // A preset may have set the following values. The user's options override it.
     if (causal)
         check(annulus_config_set_causal(config.get(), 1));
     if (!padding.empty())
@@ -164,9 +164,7 @@ Config PatternOptions::config(std::int32_t heads) const {
 std::vector<Config> PatternOptions::one_by_one(std::int32_t heads) const {
     const Config all = config(heads);
     std::vector<Config> configs;
-    for (std::int32_t i = 0; i < branch_count(all.get()); ++i) {
-        annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
-        check(annulus_config_get_branch(all.get(), i, &branch));
+    for (const annulus_branch &branch : get_branches(all.get())) {
         configs.push_back(make_config());
         check(annulus_config_add_branch(configs.back().get(), &branch, nullptr));
         check(annulus_config_set_causal(configs.back().get(), causal));
@@ -176,9 +174,9 @@ std::vector<Config> PatternOptions::one_by_one(std::int32_t heads) const {
 
 std::vector<std::string> PatternOptions::labels(std::int32_t heads) const {
     const Config made = config(heads);
-    const auto of_presets = branch_count(made.get()) - static_cast<std::int32_t>(branches.size());
+    const auto preset_branch_count = branch_count(made.get()) - static_cast<std::int32_t>(branches.size());
     std::vector<std::string> labels;
-    for (std::int32_t i = 0; i < of_presets; ++i) {
+    for (std::int32_t i = 0; i < preset_branch_count; ++i) {
         annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
         check(annulus_config_get_branch(made.get(), i, &branch));
         labels.push_back(std::to_string(branch.segment_length) + ":" + std::to_string(branch.dilation));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options that say which keys a query attends to.
+// The options that select the keys of each query.
 #pragma once
 
 #include "cli/devices/handles.hpp"
@@ -23,15 +23,16 @@ struct PatternOptions {
 
     void add_to(Command &command);
     bool empty() const { return presets.empty() && branches.empty(); }
-    // Whether the user gave any of these options.
-    bool given() const {
+    // True if the user gave any of the pattern's options.
+    bool is_given() const {
         return !empty() || head_groups || causal || !padding.empty() || !key_rule.empty() || scale.has_value();
     }
-    // The pattern for problems of `heads` query heads.
+    // Returns the pattern for problems with `heads` query heads.
     Config config(std::int32_t heads) const;
-    // Configs of one branch each, which give queries the same keys of it, but for padding and how often they count.
+    // Returns a config for each branch. It gives queries the same keys as the branch has in config(heads), but without
+    // the padding rule and the key rule.
     std::vector<Config> one_by_one(std::int32_t heads) const;
-    // What the user would call each branch of config(heads).
+    // Returns a name for each branch of config(heads): the user's text, or W:R for a branch of a preset.
     std::vector<std::string> labels(std::int32_t heads) const;
 };
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores that are all 0 give each key that a query attends to the same weight. With values that are 1 in the number of
-// the key's cell, O times exp(LSE) counts the keys of each cell.
+// Counts keys by calls of forward. All scores are 0, so each key that a query attends to has the same weight. The
+// values of a key are 1 in the column of the key's cell and 0 elsewhere. O · exp(LSE) then counts the keys of each
+// cell.
 #include "cli/commands/pattern_picture.hpp"
 
 #include "cli/arrays/host_tensor.hpp"
 #include "cli/devices/handles.hpp"
 #include "cli/report/svg.hpp"
+#include "cli/report/text.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <vector>
 
@@ -17,26 +18,24 @@ namespace annulus::cli {
 
 namespace {
 
-constexpr std::int64_t most_tokens = 2048, fewest_cells = 32, most_cells = 128;
-constexpr std::int32_t most_heads = 64;
-constexpr std::int32_t most_shards = 64; // with borders
+constexpr std::int64_t max_tokens = 2048, min_cells = 32, max_cells = 128;
+constexpr std::int32_t max_heads = 64;
+constexpr std::int32_t max_shards = 64; // above this, without borders
 
-// Of one head: how often each of a cell's queries attends to each of its keys, on average. [queries][keys]
+// The cells of one head: how often each query of a cell attends to each of its keys, on average. [queries][keys]
 using Cells = std::vector<std::vector<double>>;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
     return (a + b - 1) / b;
 }
 
-// How many positions a cell stands for: one, or more where a sequence has more positions than a picture has cells. The
-// number is a multiple of the dilations if that leaves enough cells: then each cell has as many positions of a residue
-// as the next one. Otherwise the means would go up and down, a lattice that the pattern does not have.
+// Returns the number of positions of a cell. It is 1 unless the sequence has more than max_cells positions. It is a
+// multiple of all dilations if that leaves enough cells. Otherwise cells would have unequal numbers of positions of a
+// residue. The means would then show a lattice that the pattern does not have.
 std::int64_t cell_of(const annulus_config *config, std::int64_t tokens) {
-    const std::int64_t cell = divide_up(tokens, most_cells), longest = tokens / fewest_cells;
+    const std::int64_t cell = divide_up(tokens, max_cells), longest = tokens / min_cells;
     std::int64_t dilation = 1;
-    annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
-    for (std::int32_t i = 0; i < branch_count(config); ++i) {
-        check(annulus_config_get_branch(config, i, &branch));
+    for (const annulus_branch &branch : get_branches(config)) {
         if (branch.dilation > longest)
             return cell;
         dilation = std::lcm(dilation, branch.dilation);
@@ -61,7 +60,7 @@ class Counter {
 
     std::int64_t positions_of_cell() const { return cell_; }
 
-    // Of each head.
+    // Returns the cells of each head.
     std::vector<Cells> count() {
         const auto side = static_cast<std::size_t>(cells_);
         std::vector<Cells> heads(static_cast<std::size_t>(heads_), Cells(side, std::vector<double>(side)));
@@ -78,11 +77,11 @@ class Counter {
 
     void count_row(std::int64_t row, std::vector<Cells> &heads) {
         const std::int64_t queries = positions(row);
-        const Shape of_queries = {1, queries, heads_, dim_}, of_keys = {1, tokens_, 1, dim_};
-        const annulus_tensor q = view(queries_.data(), ANNULUS_FLOAT64, of_queries);
-        const annulus_tensor k = view(keys_.data(), ANNULUS_FLOAT64, of_keys);
-        const annulus_tensor v = view(values_.data(), ANNULUS_FLOAT64, of_keys);
-        const annulus_tensor out = view(out_.data(), ANNULUS_FLOAT64, of_queries);
+        const Shape query_shape = {1, queries, heads_, dim_}, key_shape = {1, tokens_, 1, dim_};
+        const annulus_tensor q = view(queries_.data(), ANNULUS_FLOAT64, query_shape);
+        const annulus_tensor k = view(keys_.data(), ANNULUS_FLOAT64, key_shape);
+        const annulus_tensor v = view(values_.data(), ANNULUS_FLOAT64, key_shape);
+        const annulus_tensor out = view(out_.data(), ANNULUS_FLOAT64, query_shape);
         const annulus_tensor lse = view(lse_.data(), ANNULUS_FLOAT64, {1, heads_, queries});
         annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
         options.flags = ANNULUS_CALL_QUERY_WINDOW;
@@ -110,7 +109,7 @@ class Counter {
     std::vector<double> keys_, values_, queries_, out_, lse_;
 };
 
-// A pattern, and the heads that have it.
+// A pattern, and the heads that use it.
 struct Panel {
     Cells cells;
     std::vector<std::size_t> heads;
@@ -128,7 +127,7 @@ std::vector<Panel> panels_of(const std::vector<Cells> &heads) {
     return panels;
 }
 
-// 0-3, 8
+// Returns text such as "0-3, 8".
 std::string ranges_text(const std::vector<std::size_t> &numbers) {
     std::string text;
     for (std::size_t i = 0; i < numbers.size();) {
@@ -143,13 +142,7 @@ std::string ranges_text(const std::vector<std::size_t> &numbers) {
     return text;
 }
 
-std::string short_number(double value) {
-    char buffer[32];
-    std::snprintf(buffer, sizeof buffer, "%.3g", value);
-    return buffer;
-}
-
-// The shades from a little to the most.
+// The shades of the picture, from few keys to the most.
 class Scale {
   public:
     Scale(const std::vector<Panel> &panels, bool cells_are_pairs) : is_exact_(cells_are_pairs) {
@@ -161,7 +154,7 @@ class Scale {
     }
 
     int shades() const { return shades_; }
-    // 0: not a single key.
+    // Returns 0 for no key, otherwise 1 to shades().
     int shade(double keys) const {
         return keys > 0 ? static_cast<int>(std::ceil(keys / largest_ * shades_ - 1e-9)) : 0;
     }
@@ -171,7 +164,7 @@ class Scale {
     }
     std::string label(int shade) const {
         const bool is_one_number = is_exact_ && largest_ == shades_;
-        return (is_one_number ? "" : "up to ") + short_number(largest_ * shade / shades_);
+        return (is_one_number ? "" : "up to ") + number_text(largest_ * shade / shades_, 3);
     }
 
   private:
@@ -180,7 +173,7 @@ class Scale {
     int shades_ = 4;
 };
 
-// The cells of one shade, in units of cells: a rectangle for each run of them in a row.
+// Returns a path of the cells of one shade, in units of cells. It has a rectangle for each run of equal cells in a row.
 std::string path_of(const Cells &cells, const Scale &scale, int shade) {
     std::string path;
     for (std::size_t i = 0; i < cells.size(); ++i)
@@ -197,12 +190,12 @@ std::string path_of(const Cells &cells, const Scale &scale, int shade) {
     return path;
 }
 
-// Lines where the rows and columns of one rank end and those of the next begin, and the ranks' numbers at the left.
-// `unit` is the length of a position.
+// Draws lines between the rows and columns of different ranks, and the ranks' numbers at the left. `unit` is the length
+// of a position.
 void draw_borders(Svg &svg, double left, double top, double side, double unit, const Shards &shards, int ranks) {
-    constexpr double letters = 12; // high
+    constexpr double letters = 12; // height of the text
     for (int rank = 0; rank < ranks; ++rank)
-        for (const Range &range : shards.of(rank)) {
+        for (const Range &range : shards.ranges(rank)) {
             const double start = unit * static_cast<double>(range.start);
             const double length = unit * static_cast<double>(range.length);
             if (range.start > 0 && range.length > 0)
@@ -218,9 +211,9 @@ void draw_borders(Svg &svg, double left, double top, double side, double unit, c
 
 std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std::int32_t heads, const Shards &shards,
                          int ranks, const std::string &caption) {
-    if (tokens < 1 || tokens > most_tokens || heads < 1 || heads > most_heads)
-        throw bad_input("--svg draws from 1 to " + std::to_string(most_tokens) + " tokens and from 1 to " +
-                        std::to_string(most_heads) + " heads; there are " + std::to_string(tokens) + " and " +
+    if (tokens < 1 || tokens > max_tokens || heads < 1 || heads > max_heads)
+        throw bad_input("--svg draws from 1 to " + std::to_string(max_tokens) + " tokens and from 1 to " +
+                        std::to_string(max_heads) + " heads; there are " + std::to_string(tokens) + " and " +
                         std::to_string(heads));
     Counter counter(config, tokens, heads);
     const std::vector<Panel> panels = panels_of(counter.count());
@@ -243,11 +236,11 @@ std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std:
         svg.rectangle(x, 54, 12, 12, scale.fill(shade));
         svg.text(x + 16, 64, scale.label(shade));
     }
-    const bool has_borders = ranks > 1 && shards.count() <= most_shards;
+    const bool has_borders = ranks > 1 && shards.count() <= max_shards;
     if (has_borders)
         svg.text(left, 88, "lines: borders of the ranks' tokens; numbers at the left: the rank that has the rows");
     else if (ranks > 1)
-        svg.text(left, 88, "without borders of the ranks' tokens: there are more than " + std::to_string(most_shards));
+        svg.text(left, 88, "without borders of the ranks' tokens: there are more than " + std::to_string(max_shards));
     for (std::size_t p = 0; p < panels.size(); ++p) {
         const double panel_x = left + static_cast<double>(p % columns) * (side + gap);
         const double panel_y = top + static_cast<double>(p / columns) * (side + 2 * gap) + 8;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// annulus plan: what a problem takes, on one rank or on several that share the sequence.
+// annulus plan: estimates what a problem costs, on one rank or on several that share the sequence.
 #include "cli/arrays/output_file.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/commands/context.hpp"
@@ -23,13 +23,13 @@ struct PlanOptions {
     ProblemOptions problem;
     std::int32_t ranks = 1;
     Sharding sharding = Sharding::even;
-    std::string svg; // a path; empty: no picture
+    std::string svg; // path; empty: no picture
     std::string format = "text";
     PatternOptions pattern;
     ExecutionOptions execution;
 };
 
-// Over the ranks.
+// Adds up a quantity over the ranks and keeps its extremes.
 template <class Number> struct Sum {
     Number total{}, largest{};
     Number smallest = std::numeric_limits<Number>::max();
@@ -45,13 +45,13 @@ using Bytes = Sum<std::uint64_t>;
 // What one branch costs the ranks.
 struct Work {
     Sum<double> pairs;
-    Bytes received; // in forward, where there is no other branch
+    Bytes received; // in forward, if the pattern had this branch alone
 };
 
 // What one pass costs the ranks.
 struct PassCost {
     Sum<double> flops;
-    Bytes workspace, memory, sent, received; // memory: everything a rank holds at a time
+    Bytes workspace, memory, sent, received; // memory: tensors and workspace together
 };
 
 struct Cost {
@@ -72,9 +72,8 @@ annulus_estimate estimate_of_rank(annulus_context *context, const annulus_proble
     return estimate;
 }
 
-// The contexts that answer a plan's questions. `all` has every branch. With several ranks `alone` has a context for
-// each branch, which tells the branch's pairs and the rows of other ranks that the branch needs; with one rank it is
-// empty.
+// The contexts that estimate. `all` has every branch. With several ranks `alone` has a context for each branch, which
+// estimates the branch's pairs and the rows that it needs of other ranks. With one rank `alone` is empty.
 struct PlanContexts {
     Context all;
     std::vector<Context> alone;
@@ -85,7 +84,7 @@ PlanContexts make_contexts(const PlanOptions &options, const annulus_problem &pr
     PlanContexts contexts{make_context(options.pattern, execution, problem.heads), {}};
     if (options.ranks == 1)
         return contexts;
-    // What `auto` comes to is found once and not for each rank again.
+    // Finds the choice of `auto` once and not again for each rank.
     execution.exchange =
         exchange_name(estimate_of_rank(contexts.all.get(), problem, ANNULUS_PASS_FORWARD, shards, 0).exchange);
     contexts.all = make_context(options.pattern, execution, problem.heads);
@@ -118,10 +117,11 @@ void add_rank(Cost &cost, const PlanContexts &contexts, const annulus_problem &p
         cost.branches[i].pairs.add(part.pairs);
         cost.branches[i].received.add(part.received_bytes);
     }
-    const auto of_pass = [&](annulus_pass pass) {
+    const auto estimate_pass = [&](annulus_pass pass) {
         return estimate_of_rank(contexts.all.get(), problem, pass, shards, rank);
     };
-    const annulus_estimate forward = of_pass(ANNULUS_PASS_FORWARD), backward = of_pass(ANNULUS_PASS_BACKWARD);
+    const annulus_estimate forward = estimate_pass(ANNULUS_PASS_FORWARD),
+                           backward = estimate_pass(ANNULUS_PASS_BACKWARD);
     add_pass(cost.forward, forward);
     add_pass(cost.backward, backward);
     cost.exchange = forward.exchange;
@@ -130,7 +130,8 @@ void add_rank(Cost &cost, const PlanContexts &contexts, const annulus_problem &p
     cost.rows.add(shards.rows(rank));
 }
 
-// Who would compute a pass on one rank; of several each chooses for its own part.
+// Returns the engine that would compute a pass on one rank. With several ranks each rank chooses an engine for its own
+// part.
 Cell engine_cell(annulus_context *context, const annulus_problem &problem, annulus_pass pass, std::int32_t ranks) {
     if (ranks > 1)
         return missing_cell();
@@ -198,17 +199,17 @@ Table branch_table(const Cost &cost, const std::vector<std::string> &labels) {
     double pairs = 0;
     for (const Work &work : cost.branches)
         pairs += work.pairs.total;
-    // A branch has its pairs' share of all FLOPs.
-    const auto flops_cell = [&](const PassCost &pass, double of_branch) {
-        return scaled_cell(pairs > 0 ? pass.flops.total * of_branch / pairs : 0, "FLOP");
+    // The FLOPs of a branch are all FLOPs times its share of the pairs.
+    const auto flops_cell = [&](const PassCost &pass, double branch_pairs) {
+        return scaled_cell(pairs > 0 ? pass.flops.total * branch_pairs / pairs : 0, "FLOP");
     };
     for (std::size_t i = 0; i < cost.branches.size(); ++i) {
-        const auto &[of_branch, received] = cost.branches[i];
-        Cell share = real_cell(pairs > 0 ? 100 * of_branch.total / pairs : 0, 1, " %");
-        share.value = pairs > 0 ? of_branch.total / pairs : 0;
-        table.rows.push_back({text_cell(labels[i]), flops_cell(cost.forward, of_branch.total),
-                              flops_cell(cost.backward, of_branch.total), share, bytes_cell(received.total),
-                              flops_cell(cost.forward, of_branch.largest), bytes_cell(received.largest)});
+        const auto &[branch_pairs, received] = cost.branches[i];
+        Cell share = real_cell(pairs > 0 ? 100 * branch_pairs.total / pairs : 0, 1, " %");
+        share.value = pairs > 0 ? branch_pairs.total / pairs : 0;
+        table.rows.push_back({text_cell(labels[i]), flops_cell(cost.forward, branch_pairs.total),
+                              flops_cell(cost.backward, branch_pairs.total), share, bytes_cell(received.total),
+                              flops_cell(cost.forward, branch_pairs.largest), bytes_cell(received.largest)});
     }
     return table;
 }

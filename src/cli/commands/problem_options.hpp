@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options that give a problem without data its sizes, and the dtype of any.
+// The options for the sizes of a problem without data, and for the dtype of any problem.
 #pragma once
 
 #include "cli/report/options.hpp"
@@ -14,15 +14,15 @@ namespace annulus::cli {
 struct ProblemOptions {
     std::int64_t tokens = 0;
     std::int32_t heads = 0;
-    std::int32_t kv_heads = 0; // 0: as many as heads
+    std::int32_t kv_heads = 0; // 0: equal to heads
     std::int32_t head_dim = 0;
     std::int64_t batch = 1;
     std::string dtype; // empty: float32
 
     void add_to(Command &command, bool required);
-    // Whether the user gave a size.
-    bool given() const { return tokens || heads || kv_heads || head_dim || batch != 1; }
-    // All tokens.
+    // True if the user gave any of the sizes.
+    bool is_given() const { return tokens || heads || kv_heads || head_dim || batch != 1; }
+    // Returns the problem with all tokens on one rank.
     annulus_problem problem() const;
 };
 

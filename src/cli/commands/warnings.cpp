@@ -11,7 +11,8 @@ namespace annulus::cli {
 
 namespace {
 
-// More heads than any model has: with fewer rows than that, axes have probably been mistaken for one another.
+// The most heads that a model has. An array with more heads than this and fewer rows than heads probably has its axes
+// swapped.
 constexpr std::int64_t many_heads = 128;
 
 void warn_of_layout(const annulus_tensor &k) {
@@ -21,7 +22,7 @@ void warn_of_layout(const annulus_tensor &k) {
              " heads; arrays must be [B, N, H, D], not [B, H, N, D]");
 }
 
-// The sequences have the rows first … end - 1, of `rows` rows that K has.
+// Warns unless the sequences, rows first to end - 1, cover all `rows` rows of K.
 void warn_of_rows(std::int64_t first, std::int64_t end, std::int64_t rows) {
     std::vector<std::string> outside;
     if (first > 0)
@@ -32,7 +33,7 @@ void warn_of_rows(std::int64_t first, std::int64_t end, std::int64_t rows) {
         warn("--starts: rows " + joined(outside, " and ") + " are in no sequence, and their results are 0");
 }
 
-// The residue of the keys that a head attends to, with `h` counted inside the branch's range of `count` heads.
+// Returns the residue of the keys that a head attends to. `h` counts from the first of the branch's `count` heads.
 std::int64_t phase_of(const annulus_branch &branch, std::int64_t h, std::int64_t count) {
     switch (branch.phase_rule) {
     case ANNULUS_PHASE_BLOCK:
@@ -47,9 +48,7 @@ std::int64_t phase_of(const annulus_branch &branch, std::int64_t h, std::int64_t
 
 void warn_of_heads(const annulus_config *config, std::int32_t heads, std::int64_t rows) {
     std::vector<bool> has_keys(static_cast<std::size_t>(heads));
-    for (std::int32_t i = 0; i < branch_count(config); ++i) {
-        annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
-        check(annulus_config_get_branch(config, i, &branch));
+    for (const annulus_branch &branch : get_branches(config)) {
         const std::int64_t length = branch.segment_length ? std::min(branch.segment_length, rows) : rows;
         const std::int32_t count = branch.head_count ? branch.head_count : heads - branch.first_head;
         for (std::int32_t h = 0; h < count; ++h)

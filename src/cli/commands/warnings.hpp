@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is computed as it was asked for, and is probably not meant: one line on standard error.
+// Warnings on standard error about input that is valid but probably a mistake.
 #pragma once
 
 #include "cli/commands/attend_arrays.hpp"
@@ -9,10 +9,10 @@
 
 namespace annulus::cli {
 
-// Prints "annulus: warning: " and the message. One rank calls it.
+// Prints "annulus: warning: " and the message on one line. Only one rank may call it.
 void warn(const std::string &message);
 
-// Warns where the arrays seem to be [B, H, N, D], rows are in no sequence, or heads attend to no key.
+// Warns if the arrays seem to be [B, H, N, D], if rows are in no sequence, or if heads attend to no key.
 void warn_of_inputs(const Inputs &inputs, const PatternOptions &pattern);
 
 } // namespace annulus::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program does with CUDA by itself.
+// What the program does with CUDA itself, without the library.
 #pragma once
 
 #include "cli/devices/memory.hpp"
@@ -17,10 +17,10 @@ struct CudaDevice {
     std::uint64_t memory_bytes;
 };
 
-// The first `count` devices.
+// Returns the first `count` devices.
 std::vector<CudaDevice> cuda_devices(int count);
 
-// A device that the library can use.
+// Makes the memory of a device. The library must be able to use the device.
 std::unique_ptr<Memory> make_cuda_memory(int index);
 
 } // namespace annulus::cli

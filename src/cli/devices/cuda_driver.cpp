@@ -5,7 +5,7 @@
 
 namespace annulus::cli {
 
-// The suffix _v2 is of the functions that cuda.h declares without it.
+// A function that cuda.h declares without the suffix _v2 may have it in the library.
 CudaDriver::CudaDriver() {
     const LoadedLibrary library("libcuda.so.1", "--device cuda needs NVIDIA's driver");
     library.find(initialize, "cuInit");

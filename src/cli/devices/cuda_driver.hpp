@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program uses of NVIDIA's driver, by the CUDA Driver API (cuda.h), whose functions keep their names and types
-// from one CUDA to the next. They are declared and loaded here, so that one program serves machines with CUDA and
-// without: it is neither compiled nor linked with it.
+// The functions of the CUDA Driver API (cuda.h) that the program uses. Their names and types stay the same in new
+// versions of CUDA. They are declared and loaded here, so that one program runs on machines with CUDA and without. The
+// program is neither compiled nor linked with CUDA.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct CudaDriver {
     static constexpr int capability_major = 75, capability_minor = 76; // attributes of devices
     static constexpr unsigned non_blocking = 1;                        // flag of streams
 
-    // Loads libcuda.so.1; throws Failure where there is none or it does not work.
+    // Loads libcuda.so.1. Throws Failure if it is missing or does not work.
     CudaDriver();
 
     Status (*initialize)(unsigned flags);
@@ -47,7 +47,7 @@ struct CudaDriver {
     Status (*synchronize_event)(Event event);
     Status (*elapsed_milliseconds)(float *milliseconds, Event start, Event stop);
 
-    // Of the current context's device.
+    // The following functions use the device of the current context.
     Status (*allocate)(Address *address, std::size_t bytes);
     Status (*release)(Address address);
     Status (*memory_bytes)(std::size_t *free, std::size_t *total);
@@ -55,7 +55,7 @@ struct CudaDriver {
     Status (*copy_out)(void *to_host, Address from, std::size_t bytes, Stream stream);
     Status (*copy_within)(Address to, Address from, std::size_t bytes, Stream stream);
 
-    // Throws Failure, "CUDA cannot <action>: out of memory", unless the status is a success.
+    // Throws Failure, "CUDA cannot <action>: out of memory", unless the status is success.
     void check(Status status, const std::string &action) const;
 };
 
@@ -63,7 +63,7 @@ inline CudaDriver::Address address_of(const void *memory) {
     return reinterpret_cast<CudaDriver::Address>(memory);
 }
 
-// The process's one, from the first call on.
+// Returns the process's only driver object, made by the first call.
 const CudaDriver &cuda_driver();
 
 } // namespace annulus::cli

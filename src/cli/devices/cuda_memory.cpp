@@ -58,7 +58,8 @@ CudaDevice facts_of(int index) {
     return facts;
 }
 
-// A device's context, the one that the library uses. It is never given back: the library may still have memory in it.
+// The primary context of a device, which the library uses, too. It is never released, since the library may still have
+// memory in it.
 class PrimaryContext {
   public:
     explicit PrimaryContext(int index) {
@@ -67,10 +68,10 @@ class PrimaryContext {
         use();
     }
 
-    // Makes it the thread's: the library may have left it another.
+    // Makes it the thread's current context. The library may have set another.
     void use() const { driver_.check(driver_.set_current_context(context_), "use its device"); }
 
-    // No bytes are no memory, where the driver would find fault.
+    // Allocates memory. For 0 bytes the memory is null; the driver would return an error.
     CudaDriver::Status allocate(void **memory, std::size_t bytes) const {
         CudaDriver::Address address = 0;
         CudaDriver::Status status = driver_.set_current_context(context_);
@@ -85,7 +86,7 @@ class PrimaryContext {
         driver_.release(address_of(memory));
     }
 
-    // An error of the work shows up after the call.
+    // Waits for the device. The next call reports an error of the work.
     void finish() const noexcept {
         driver_.set_current_context(context_);
         driver_.synchronize_context();
@@ -96,8 +97,8 @@ class PrimaryContext {
     CudaDriver::Context context_ = nullptr;
 };
 
-// An allocator for a context that knows how many bytes it has given out. It waits for the device, so this is not for
-// calls that are timed.
+// An allocator for a context that counts the bytes in use. It waits for the device, so do not use it for calls that are
+// timed.
 class CountingAllocator {
   public:
     explicit CountingAllocator(const PrimaryContext &context) : context_(context) {}
@@ -172,7 +173,8 @@ class CudaMemory : public Memory {
         return static_cast<double>(milliseconds) / 1e3;
     }
 
-    // What the calls take through their allocator at a time, and what else is gone from the device after them.
+    // Returns the peak of the bytes that the calls allocate, plus the bytes of the device that are not free again after
+    // them.
     std::optional<std::uint64_t> peak_bytes_of(annulus_context *context, const Work &work) override {
         const annulus_allocator counting = allocator_.interface();
         check(annulus_context_set_allocator(context, &counting));
@@ -222,7 +224,7 @@ class CudaMemory : public Memory {
     PrimaryContext context_;
     Stream stream_;
     Event start_, stop_;
-    CountingAllocator allocator_; // here, as a context keeps its address when a call fails
+    CountingAllocator allocator_; // a member, since a context keeps its address when a call fails
 };
 
 } // namespace

@@ -17,7 +17,8 @@ constexpr int size = 8192; // of the square matrices
 constexpr std::int64_t elements = std::int64_t{size} * size;
 constexpr std::int64_t copied_bytes = std::int64_t{1} << 30;
 
-// cuBLAS, by the library's part for CUDA, which is linked with it; what is declared here has not changed since CUDA 11.
+// cuBLAS, loaded through the library's CUDA plugin, which is linked with it. These declarations have not changed since
+// CUDA 11.
 class Cublas {
   public:
     using Status = int; // cublasStatus_t
@@ -65,7 +66,7 @@ Cublas::DataType data_type(annulus_dtype dtype) {
                     ": on CUDA it must be float32, bfloat16 or float16");
 }
 
-// C = A B of square matrices.
+// The product C = A B of square matrices.
 class Product {
   public:
     Product(CudaDriver::Stream stream, Cublas::DataType type, Cublas::Compute compute, Allocation a, Allocation b,

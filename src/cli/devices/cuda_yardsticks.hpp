@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU's own rates.
+// Measures a GPU's own rates.
 #pragma once
 
 #include "cli/devices/cuda_driver.hpp"
@@ -7,10 +7,10 @@
 
 namespace annulus::cli {
 
-// A large matrix product by cuBLAS on the stream, in the precision that a call has for the dtype.
+// Returns a large matrix product by cuBLAS on the stream, in the precision that the library uses for the dtype.
 Yardstick gemm_yardstick(Memory &memory, CudaDriver::Stream stream, annulus_dtype dtype, bool allow_tf32);
 
-// A copy within the device's memory; bytes read and bytes written both count.
+// Returns a copy within the device's memory. The bytes read and the bytes written both count.
 Yardstick copy_yardstick(Memory &memory, CudaDriver::Stream stream);
 
 } // namespace annulus::cli

@@ -21,7 +21,7 @@ std::vector<std::string> engine_names() {
     return names;
 }
 
-// The first is what there is where nothing is said.
+// The first is the default.
 constexpr std::pair<annulus_exchange, const char *> exchanges[] = {
     {ANNULUS_EXCHANGE_AUTO, "auto"}, {ANNULUS_EXCHANGE_RING, "ring"}, {ANNULUS_EXCHANGE_GATHER, "gather"}};
 
@@ -78,7 +78,7 @@ void ExecutionOptions::add_to(Command &command) {
     command.flag("--tf32", allow_tf32, "Products of float32 numbers may be TF32").group(group);
     const auto set_limit = [this](const std::string &text) {
         const std::int64_t most = std::numeric_limits<std::int64_t>::max();
-        if (text.ends_with('B')) // of other numbers a billion
+        if (text.ends_with('B')) // in other options a B means a billion
             throw bad_input("--workspace-limit " + text + ": must be a number of bytes without a B, such as 256Mi");
         workspace_limit = static_cast<std::uint64_t>(whole_number("--workspace-limit", text, 0, most));
     };

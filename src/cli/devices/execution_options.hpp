@@ -22,13 +22,13 @@ struct ExecutionOptions {
     std::uint64_t workspace_limit = 0; // bytes; 0: the engine's own choice
 
     void add_to(Command &command);
-    // Tells the config all but the device and the threads, which are a context's.
+    // Sets all options in the config except the device and the threads, which belong to the context.
     void apply_to(annulus_config *config) const;
     // Returns how many threads compute: the number that the user asked for, or else the library's default.
     int thread_count() const;
 };
 
-// What the user calls an exchange.
+// Returns the name of an exchange, as --exchange takes it.
 std::string exchange_name(annulus_exchange exchange);
 
 } // namespace annulus::cli

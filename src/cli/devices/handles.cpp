@@ -7,12 +7,12 @@ namespace annulus::cli {
 
 namespace {
 
-// What messages of the library call arguments, and what `annulus plan` and --branch do.
+// The names of arguments in messages of the library, and in `annulus plan` and --branch.
 constexpr std::pair<const char *, const char *> names[] = {
     {"sequence_length", "tokens N"},  {"batch", "batch B"},   {"heads", "heads H"}, {"kv_heads", "key/value heads G"},
     {"head_dim", "head dimension D"}, {"grid_width", "width"}};
 
-// The library's last message, which may begin with the name of an argument.
+// Returns the library's last message. If it begins with the name of an argument, the program's name replaces it.
 std::string last_message() {
     const std::string message = annulus_last_error();
     for (const auto &[in_c, here] : names)
@@ -33,8 +33,8 @@ void check(annulus_status status, const std::string &subject) {
     const std::string message = (subject.empty() ? "" : subject + ": ") + last_message();
     if (status == ANNULUS_ERROR_COMM || status == ANNULUS_ERROR_COMM_LIBRARY || status == ANNULUS_ERROR_DECLINED)
         throw ConnectionFailure(message);
-    const bool users_fault = status == ANNULUS_ERROR_ARGUMENT || status == ANNULUS_ERROR_UNSUPPORTED;
-    throw Failure(users_fault ? exit_bad_input : exit_failed, message);
+    const bool is_users_fault = status == ANNULUS_ERROR_ARGUMENT || status == ANNULUS_ERROR_UNSUPPORTED;
+    throw Failure(is_users_fault ? exit_bad_input : exit_failed, message);
 }
 
 Config make_config() {
@@ -47,6 +47,16 @@ std::int32_t branch_count(const annulus_config *config) {
     std::int32_t count = 0;
     check(annulus_config_branch_count(config, &count));
     return count;
+}
+
+std::vector<annulus_branch> get_branches(const annulus_config *config) {
+    std::vector<annulus_branch> branches;
+    for (std::int32_t i = 0; i < branch_count(config); ++i) {
+        annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
+        check(annulus_config_get_branch(config, i, &branch));
+        branches.push_back(branch);
+    }
+    return branches;
 }
 
 Context create_context(const DeviceChoice &device) {

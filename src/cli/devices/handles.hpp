@@ -9,19 +9,21 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace annulus::cli {
 
-// The I-th device of a kind.
+// The device number `index` of a kind.
 struct DeviceChoice {
     annulus_device kind = ANNULUS_DEVICE_CPU;
     std::int32_t index = 0;
 };
 
-// As the option --device takes it.
+// Returns the device's name, as --device takes it.
 std::string device_name(const DeviceChoice &device);
 
-// Throws the library's message unless `status` is ANNULUS_OK. `subject`, if any, is what the user wrote.
+// Throws the library's message unless `status` is ANNULUS_OK. If `subject`, what the user wrote, is not empty, the
+// message begins with it.
 void check(annulus_status status, const std::string &subject = {});
 
 struct Destroy {
@@ -35,6 +37,8 @@ using Comm = std::unique_ptr<annulus_comm, Destroy>;
 
 Config make_config();
 std::int32_t branch_count(const annulus_config *config);
+// Returns all branches of the config.
+std::vector<annulus_branch> get_branches(const annulus_config *config);
 Context create_context(const DeviceChoice &device);
 
 } // namespace annulus::cli

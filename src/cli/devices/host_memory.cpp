@@ -15,7 +15,7 @@ namespace annulus::cli {
 
 namespace {
 
-// A field of /proc/self/status in bytes, such as VmHWM, the most memory the process has had.
+// Returns a field of /proc/self/status in bytes, such as VmHWM, the peak of the process's memory.
 std::optional<std::uint64_t> memory_status(const std::string &field) {
     std::ifstream status("/proc/self/status");
     std::string name;
@@ -28,7 +28,8 @@ std::optional<std::uint64_t> memory_status(const std::string &field) {
     return std::nullopt;
 }
 
-// Such as "AMD EPYC 7763 64-Core Processor"; the architecture where the system tells no name, as on most of Arm's.
+// Returns text such as "AMD EPYC 7763 64-Core Processor", or the architecture if the system tells no name, as most Arm
+// systems.
 std::string processor_name() {
     std::ifstream processors("/proc/cpuinfo");
     for (std::string line; std::getline(processors, line);)
@@ -46,7 +47,7 @@ class HostMemory : public Memory {
 
     bool is_host() const override { return true; }
 
-    // Not memcpy(), which may not be given the null pointer of an empty vector, even for no bytes.
+    // memcpy() must not be given the null pointer of an empty vector, even for 0 bytes.
     void copy_in(void *to, const void *from_host, std::size_t bytes) override {
         std::copy_n(static_cast<const std::byte *>(from_host), bytes, static_cast<std::byte *>(to));
     }
@@ -57,8 +58,8 @@ class HostMemory : public Memory {
 
     double seconds_of(const Work &work) override { return cli::seconds_of(work); }
 
-    // How far the process's memory rises. What earlier work freed is given back to the system first, and the high-water
-    // mark lowered to the present use.
+    // Returns by how much the process's memory rises. First it gives freed memory back to the system, and resets the
+    // high-water mark to the present use.
     std::optional<std::uint64_t> peak_bytes_of(annulus_context *, const Work &work) override {
         malloc_trim(0);
         const bool reset = static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush);
@@ -72,13 +73,13 @@ class HostMemory : public Memory {
 
     int warm_up_rounds() const override { return 0; }
 
-    // Windows cut at multiples of the CPU engine's blocks give the same bits. A block has at most 128 rows for each
-    // step of the dilation, a power of two up to 16384. A piece has several blocks for each thread.
+    // Query windows that begin at multiples of the CPU engine's blocks give the same bits. A block has at most 128 ·
+    // dilation rows, rounded up to a power of two, and at most 16384. A piece has several blocks for each thread.
     Piece piece(std::int64_t heads, std::int64_t dilation) const override {
-        constexpr std::int64_t longest = 16384, least_blocks = 8;
-        const auto block = static_cast<std::int64_t>(
-            std::bit_ceil(static_cast<std::uint64_t>(128 * std::clamp<std::int64_t>(dilation, 1, longest / 128))));
-        const std::int64_t blocks = (least_blocks * threads_ + heads - 1) / std::max<std::int64_t>(heads, 1);
+        constexpr std::int64_t max_block_length = 16384, min_block_count = 8;
+        const auto block = static_cast<std::int64_t>(std::bit_ceil(
+            static_cast<std::uint64_t>(128 * std::clamp<std::int64_t>(dilation, 1, max_block_length / 128))));
+        const std::int64_t blocks = (min_block_count * threads_ + heads - 1) / std::max<std::int64_t>(heads, 1);
         return {2e10 * threads_, block * std::max<std::int64_t>(blocks, 1)};
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library that is loaded when it is asked for, so that the program starts without it.
+// A library that is loaded on demand, so that the program starts without it.
 #pragma once
 
 #include "cli/report/failure.hpp"
@@ -11,16 +11,16 @@
 
 namespace annulus::cli {
 
-// It is never closed, since its threads may run its code.
+// The library is never closed, since its threads may run its code.
 class LoadedLibrary {
   public:
-    // `wanted` begins the message where there is none: "<wanted>, and <file> cannot be loaded: ...".
+    // If the library is missing, the message is "<wanted>, and <file> cannot be loaded: ...".
     LoadedLibrary(const char *file, const std::string &wanted) : file_(file), handle_(dlopen(file, RTLD_NOW)) {
         if (!handle_)
             throw Failure(exit_failed, wanted + ", and " + file + " cannot be loaded: " + dlerror());
     }
 
-    // Sets `function` to the library's function of that name, or to that of a library which it was linked with.
+    // Sets `function` to the function of that name in the library or in a library that it is linked with.
     template <class Function> void find(Function *&function, const char *name) const {
         void *const symbol = dlsym(handle_, name);
         if (!symbol)

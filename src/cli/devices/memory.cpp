@@ -21,7 +21,7 @@ double measure(Yardstick &yardstick, Memory &memory) {
 std::unique_ptr<Memory> make_memory(const DeviceChoice &device, int threads) {
     if (device.kind == ANNULUS_DEVICE_CPU)
         return make_host_memory(threads);
-    create_context(device); // the library's own words for a device that it cannot use
+    create_context(device); // throws the library's message if it cannot use the device
     return make_cuda_memory(device.index);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the host's where the calls on a device reach them.
+// Rows of the host's arrays in memory that the device's calls can use.
 #pragma once
 
 #include "cli/arrays/host_tensor.hpp"
@@ -14,8 +14,8 @@ namespace annulus::cli {
 
 class Mirror {
   public:
-    // One tensor of all `parts`, of which there is one at least, one behind the other along `dimension`. A single part
-    // that the device reaches is used where it lies.
+    // Makes one tensor of all `parts`, part after part along `dimension`. There is at least one part. A single part in
+    // the host's memory is used without a copy if the device can use it.
     Mirror(Memory &memory, const std::vector<annulus_tensor> &parts, int dimension)
         : memory_(memory), tensor_(parts.front()) {
         if (parts.size() == 1 && memory.is_host())
@@ -50,7 +50,7 @@ class Mirror {
         std::size_t bytes;
     };
 
-    // Of two tensors of the same shape, which may lie together in pieces of other lengths.
+    // Adds the copies between two tensors of the same shape, whose contiguous pieces may differ in length.
     void add_copies(const annulus_tensor &here, const annulus_tensor &host) {
         std::vector<Stretch> targets = stretches_of(here), sources = stretches_of(host);
         for (std::size_t i = 0, j = 0; i < targets.size();) {
@@ -69,7 +69,7 @@ class Mirror {
     Memory &memory_;
     Allocation allocation_;
     annulus_tensor tensor_;
-    std::vector<Copy> copies_; // none where the tensor is the host's
+    std::vector<Copy> copies_; // empty if the tensor is the host's
 };
 
 } // namespace annulus::cli

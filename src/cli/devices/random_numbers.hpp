@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data for benchmarks: numbers of the standard normal distribution.
+// Makes data for benchmarks: numbers of the standard normal distribution.
 #pragma once
 
 #include "cli/devices/memory.hpp"
@@ -14,8 +14,8 @@ class RandomNumbers {
   public:
     explicit RandomNumbers(annulus_dtype dtype);
 
-    // Fills a part of the memory with the next `count` numbers. They repeat after some millions, a prime number of
-    // them, so that the rows of a tensor all differ.
+    // Fills a part of the memory with the next `count` numbers. The numbers repeat with a period of 4,194,301, a prime,
+    // so that all rows of a tensor differ.
     void fill(Memory &memory, std::byte *data, std::int64_t count);
 
   private:

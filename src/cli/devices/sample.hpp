@@ -24,7 +24,7 @@ class Sample {
     std::vector<double> values_; // ascending
 };
 
-// Seconds that `work` takes.
+// Returns the seconds that `work` takes.
 template <class Work> double seconds_of(const Work &work) {
     const auto start = std::chrono::steady_clock::now();
     work();

@@ -18,8 +18,8 @@ struct Matrices {
     std::vector<float> a, b, c;
 };
 
-// Loaded when it is asked for: OpenBLAS starts threads and takes address space where it is loaded, and no other command
-// needs it.
+// OpenBLAS, loaded on demand. It starts threads and takes address space when it is loaded, and no other command needs
+// it.
 class OpenBlas {
   public:
     OpenBlas() {
@@ -33,12 +33,12 @@ class OpenBlas {
     void (*set_threads)(int count);
     void (*sgemm)(int order, int transposed_a, int transposed_b, int m, int n, int k, float alpha, const float *a,
                   int lda, const float *b, int ldb, float beta, float *c, int ldc);
-    // CBLAS's numbers.
+    // Constants of CBLAS.
     static constexpr int row_major = 101, not_transposed = 111;
 };
 
-// Each product on one thread: the threads of OpenBLAS's own would go on spinning for a while after theirs, and take
-// that time from what is measured next.
+// Computes each product on one thread of our own. OpenBLAS's threads would spin for a while after a product and take
+// that time from the next measurement.
 void multiply(const OpenBlas &blas, std::vector<Matrices> &products) {
     const int before = blas.threads();
     blas.set_threads(1);

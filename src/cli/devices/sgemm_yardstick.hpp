@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's own rate: large single-precision matrix products by OpenBLAS, one on each thread of the benchmark.
+// Measures the CPU's own rate: large single-precision matrix products by OpenBLAS, one on each thread of the benchmark.
 #pragma once
 
 #include "cli/devices/yardstick.hpp"

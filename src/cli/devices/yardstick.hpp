@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work of a known size that the hardware does as fast as it can: what the rates of cases are held against.
+// Work of a known size at the hardware's highest speed. The rates of cases are compared with it.
 #pragma once
 
 #include "cli/devices/sample.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where mpirun started this process as one of several: how many, and which.
+// Says whether mpirun started this process: the number of processes, and which one this is.
 #pragma once
 
 namespace annulus::cli {

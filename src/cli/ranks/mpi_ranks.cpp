@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are processes which mpirun started. Only the main thread calls MPI. Whenever the processes meet they first
-// tell one another whether all is well, so that one that fails is missed by nobody: it says so at what would have been
-// its next meeting.
+// Ranks that are processes which mpirun started. Only the main thread calls MPI. Before every exchange all processes
+// tell one another whether they have failed. A process that fails reports it at its next such exchange, so no process
+// waits for it in vain.
 #include "cli/ranks/mpi_ranks.hpp"
 
 #include "cli/ranks/outcome.hpp"
@@ -29,7 +29,7 @@ void check_mpi(int status) {
     throw ConnectionFailure("MPI: " + std::string(text, static_cast<std::size_t>(length)));
 }
 
-// MPI from its beginning to its end.
+// Initializes and finalizes MPI.
 class MpiSession {
   public:
     MpiSession() {
@@ -42,7 +42,7 @@ class MpiSession {
     MpiSession &operator=(const MpiSession &) = delete;
 };
 
-// The processes of one machine.
+// The processes on this machine.
 class Machine {
   public:
     Machine() { check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &comm_)); }
@@ -56,7 +56,7 @@ class Machine {
         return rank;
     }
 
-    // How many of them may run on just the processors that this one may run on.
+    // Returns the number of processes that may run on exactly the same processors as this one.
     int sharers() const {
         int size = 0;
         check_mpi(MPI_Comm_size(comm_, &size));
@@ -73,7 +73,7 @@ class Machine {
     MPI_Comm comm_;
 };
 
-constexpr double default_timeout = 300; // seconds; the library's
+constexpr double default_timeout = 300; // seconds; also the library's default
 
 class MpiRanks final : public Ranks, private Meeting {
   public:
@@ -86,13 +86,13 @@ class MpiRanks final : public Ranks, private Meeting {
     }
 
     int count() const override { return rank_.count; }
-    bool lead() const override { return rank_.index == 0; }
+    bool has_rank_0() const override { return rank_.index == 0; }
 
     void in_each_process(const std::function<void()> &work) override {
         const Outcome own = outcome_of(work);
         comm_.reset();
         const bool fine = own.kind == Outcome::Kind::fine;
-        // Rank 0 may take long to write, after all others are done.
+        // There is no timeout here unless this process failed: rank 0 may need long to write after the others are done.
         if (!failure_is_known_ && all_are_fine(fine, fine ? std::nullopt : std::optional(own)))
             return;
         const Outcome cause = cause_of(exchange(own));
@@ -106,11 +106,11 @@ class MpiRanks final : public Ranks, private Meeting {
     }
 
     void collect(const std::function<std::vector<Stretch>(int rank)> &stretches) override {
-        if (!lead())
+        if (!has_rank_0())
             for_pieces(stretches(rank_.index), [](std::byte *data, int bytes) {
                 check_mpi(MPI_Send(data, bytes, MPI_BYTE, 0, 0, MPI_COMM_WORLD));
             });
-        for (int rank = 1; lead() && rank < rank_.count; ++rank)
+        for (int rank = 1; has_rank_0() && rank < rank_.count; ++rank)
             for_pieces(stretches(rank), [rank](std::byte *data, int bytes) {
                 check_mpi(MPI_Recv(data, bytes, MPI_BYTE, rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
             });
@@ -130,11 +130,11 @@ class MpiRanks final : public Ranks, private Meeting {
             std::int32_t devices = 0;
             check(annulus_device_count(ANNULUS_DEVICE_CUDA, &devices));
             device.index = (device.index + machine.rank()) % std::max(devices, 1);
-            create_context(device); // the library's own words for a device that it cannot use
+            create_context(device); // throws the library's message if it cannot use the device
             annulus_comm_options options = ANNULUS_COMM_OPTIONS_INIT;
             options.creation_timeout = options_.timeout.value_or(0);
             annulus_nccl_id id{};
-            if (lead())
+            if (has_rank_0())
                 check(annulus_nccl_id_generate(&id));
             id = rank_.gather(id).front();
             check(annulus_comm_create_nccl(&comm, &id, rank_.count, rank_.index, device.index, &options));
@@ -155,7 +155,8 @@ class MpiRanks final : public Ranks, private Meeting {
         check_mpi(MPI_Allgather(mine, count, MPI_BYTE, all, count, MPI_BYTE, MPI_COMM_WORLD));
     }
 
-    // Waits for all processes. `late` is what to end with where one does not come in time; nothing: there is time.
+    // Waits for all processes and returns whether all are fine. If a process does not come within the timeout, ends the
+    // job with `late`. Without `late` there is no timeout.
     bool all_are_fine(bool fine, const std::optional<Outcome> &late) const {
         int mine = fine, all = 0;
         MPI_Request request;
@@ -168,7 +169,8 @@ class MpiRanks final : public Ranks, private Meeting {
             const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
             if (late && waited.count() > options_.timeout.value_or(default_timeout))
                 give_up(*late);
-            // Those who compute need the processors; one who waits briefly is to be woken up without delay.
+            // Sleeps after 10 ms, since ranks that compute need the processors. Before, it only yields, to wake up
+            // without delay.
             if (waited > std::chrono::milliseconds(10))
                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
             else
@@ -176,14 +178,14 @@ class MpiRanks final : public Ranks, private Meeting {
         }
     }
 
-    // Ends all processes, where another does not answer.
+    // Ends all processes, since one does not answer.
     [[noreturn]] static void give_up(const Outcome &late) {
         std::fprintf(stderr, "annulus: %s\n", late.message.c_str());
         MPI_Abort(MPI_COMM_WORLD, late.exit_code);
         std::abort();
     }
 
-    // Of all ranks.
+    // Returns the outcomes of all ranks.
     std::vector<Outcome> exchange(const Outcome &own) const {
         struct Note {
             Outcome::Kind kind;
@@ -200,12 +202,12 @@ class MpiRanks final : public Ranks, private Meeting {
         return outcomes;
     }
 
-    // Calls pass() with parts of the stretches that an int can count.
+    // Calls pass() with parts of the stretches whose bytes fit into int.
     template <class Pass> static void for_pieces(const std::vector<Stretch> &stretches, const Pass &pass) {
-        constexpr std::size_t most = std::size_t{1} << 30;
+        constexpr std::size_t max_bytes = std::size_t{1} << 30;
         for (auto [data, left] : stretches)
             while (left > 0) {
-                const std::size_t bytes = std::min(left, most);
+                const std::size_t bytes = std::min(left, max_bytes);
                 pass(data, static_cast<int>(bytes));
                 data += bytes;
                 left -= bytes;
@@ -216,7 +218,7 @@ class MpiRanks final : public Ranks, private Meeting {
     const RankOptions options_;
     Rank rank_;
     Comm comm_;
-    bool failure_is_known_ = false; // all processes have learned that one has failed
+    bool failure_is_known_ = false; // all processes know that one has failed
 };
 
 } // namespace

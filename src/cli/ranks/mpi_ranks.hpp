@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are processes. A build without MPI has no_mpi.cpp instead of mpi_ranks.cpp.
+// Ranks that are processes. no_mpi.cpp replaces mpi_ranks.cpp in a build without MPI.
 #pragma once
 
 #include "cli/ranks/ranks.hpp"
@@ -8,7 +8,7 @@
 
 namespace annulus::cli {
 
-// The processes that mpirun started; mpi_place().count > 1.
+// Makes the ranks of the processes that mpirun started. mpi_place().count must be > 1.
 std::unique_ptr<Ranks> make_mpi_ranks(const RankOptions &options, const ExecutionOptions &execution);
 
 } // namespace annulus::cli

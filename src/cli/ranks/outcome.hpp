@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left of a failed part, to find out which of several failures tells the cause.
+// How a rank's part ended, to find the cause among several failures.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,8 @@ struct Outcome {
 
 // Runs `work` and catches what it throws.
 Outcome outcome_of(const std::function<void()> &work);
-// That of the first rank that failed by itself, else of the first that failed at all; fine where none did.
+// Returns the outcome of the first rank that failed by itself, else of the first that lost a connection. It is fine if
+// no rank failed.
 const Outcome &cause_of(const std::vector<Outcome> &outcomes);
 
 } // namespace annulus::cli

@@ -11,11 +11,11 @@ Shards::Shards(std::int64_t tokens, int ranks, Sharding sharding) : ranks_(ranks
     const int count = sharding == Sharding::zigzag ? 2 * ranks : ranks;
     for (int i = 0; i < count; ++i) {
         lengths_.push_back(tokens / count + (i < tokens % count ? 1 : 0));
-        owners_.push_back(std::min(i, 2 * ranks - 1 - i)); // in an even division i itself
+        owners_.push_back(std::min(i, 2 * ranks - 1 - i)); // i itself if sharding is even
     }
 }
 
-std::vector<Range> Shards::of(int rank) const {
+std::vector<Range> Shards::ranges(int rank) const {
     std::vector<Range> ranges;
     std::int64_t start = 0;
     for (std::size_t i = 0; i < lengths_.size(); start += lengths_[i++]) {
@@ -31,7 +31,7 @@ std::vector<Range> Shards::of(int rank) const {
 
 std::int64_t Shards::rows(int rank) const {
     std::int64_t rows = 0;
-    for (const Range &range : of(rank))
+    for (const Range &range : ranges(rank))
         rows += range.length;
     return rows;
 }

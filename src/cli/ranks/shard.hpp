@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank holds which part of the sequence.
+// Says which rank holds which part of the sequence.
 #pragma once
 
 #include "cli/report/options.hpp"
@@ -11,28 +11,28 @@
 
 namespace annulus::cli {
 
-// Positions of the sequence.
+// Consecutive positions of the sequence.
 struct Range {
     std::int64_t start, length;
 };
 
 enum class Sharding {
-    even,  // a shard for each rank
-    zigzag // two for each of P ranks: of 2P, rank p holds the p-th and the p-th from the end
+    even,  // one shard for each rank
+    zigzag // two shards for each of P ranks: rank p holds the p-th of 2P shards and the p-th from the end
 };
 
-// The sequence as shards, one behind the other and as equal as can be, the first ones longer, each of a rank. A rank
-// with several has their rows one behind the other in its tensors.
+// The sequence divided into shards, shard after shard, with lengths that differ by at most 1, longer ones first. Each
+// shard belongs to a rank. A rank with several shards has their rows one after the other in its tensors.
 class Shards {
   public:
     Shards(std::int64_t tokens, int ranks, Sharding sharding);
 
-    // A rank's positions, one range at least; shards that follow one another are one.
-    std::vector<Range> of(int rank) const;
+    // Returns the positions of a rank, at least one range. Adjacent shards are one range.
+    std::vector<Range> ranges(int rank) const;
     std::int64_t rows(int rank) const;
 
     std::int32_t count() const { return static_cast<std::int32_t>(lengths_.size()); }
-    // The library's struct, which points to these arrays.
+    // Returns the library's struct, which points to arrays of this object.
     annulus_shards view() const { return {sizeof(annulus_shards), ranks_, count(), lengths_.data(), owners_.data()}; }
 
   private:

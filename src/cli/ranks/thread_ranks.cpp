@@ -28,7 +28,7 @@ class ThreadMeeting final : public Meeting {
         const std::uint64_t before = complete_;
         if (++givers_ == count_) {
             givers_ = 0;
-            gathered_.swap(given_); // stays until all have come to the next meeting, and so have read it
+            gathered_.swap(given_); // stays valid until all ranks have read it and come to the next meeting
             ++complete_;
             wake_.notify_all();
         } else {
@@ -39,7 +39,7 @@ class ThreadMeeting final : public Meeting {
         std::copy(gathered_.begin(), gathered_.end(), static_cast<std::byte *>(all));
     }
 
-    // A rank will not come any more.
+    // Wakes up all ranks, since one rank will not come any more.
     void abandon() {
         const std::lock_guard lock(mutex_);
         abandoned_ = true;
@@ -52,11 +52,11 @@ class ThreadMeeting final : public Meeting {
     std::condition_variable wake_;
     std::vector<std::byte> given_, gathered_;
     int givers_ = 0;
-    std::uint64_t complete_ = 0; // meetings
+    std::uint64_t complete_ = 0; // number of complete meetings
     bool abandoned_ = false;
 };
 
-// A rank's part of the CPU threads. Numbers that cannot be are left to the library.
+// Returns a rank's part of the CPU threads. A negative number stays as it is; the library refuses it.
 std::int32_t share_of_threads(const ExecutionOptions &execution, int ranks) {
     return execution.threads < 0 ? execution.threads : std::max(execution.thread_count() / ranks, 1);
 }
@@ -104,7 +104,7 @@ class ThreadRanks final : public Ranks {
 
     std::vector<Comm> connect() const {
         for (int i = 0; i < count_; ++i)
-            create_context(device_of(i)); // before there are threads: one failure to report
+            create_context(device_of(i)); // before the threads start, so that there is one failure to report
         std::vector<annulus_comm *> ends(static_cast<std::size_t>(count_));
         check(annulus_comm_create_local(ends.data(), count_, nullptr), "--ranks");
         std::vector<Comm> comms(ends.begin(), ends.end());
@@ -130,7 +130,7 @@ class ThreadRanks final : public Ranks {
     }
 
     const RankOptions options_;
-    ExecutionOptions execution_; // of each rank, but for the device's number
+    ExecutionOptions execution_; // of each rank, except the device's number
     const int count_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What headers name of CLI11. CLI/CLI.hpp, which takes seconds to compile, is for the sources behind them.
+// Declares the classes of CLI11 that headers name. Only sources include CLI/CLI.hpp, which takes seconds to compile.
 #pragma once
 
 namespace CLI {

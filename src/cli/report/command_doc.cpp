@@ -21,7 +21,7 @@ OptionDoc describe_option(const CLI::Option &option) {
     if (option.get_type_size() == 0)
         return doc;
     doc.value = option.get_type_name();
-    // CLI11 adds what Option::one_of() allows, NAME:{one,other}, and Option::suggests(), NAME:{one,...}.
+    // CLI11 appends the words of Option::one_of(), NAME:{one,other}, or of Option::suggests(), NAME:{one,...}.
     if (const std::size_t choices = doc.value.find(":{"); choices != std::string::npos && doc.value.ends_with('}')) {
         const std::string words = doc.value.substr(choices + 2, doc.value.size() - choices - 3);
         for (const std::string_view word : split(words, ','))

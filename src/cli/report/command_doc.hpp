@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command takes, as its help, its manual page and the completions of shells tell it.
+// Describes a command and its options, for its help, the manual page and the completions of shells.
 #pragma once
 
 #include "cli/report/cli11_forward.hpp"
@@ -11,8 +11,8 @@ namespace annulus::cli {
 
 struct OptionDoc {
     std::vector<std::string> names;   // --tokens; -h, --help
-    std::string value;                // N, or text|markdown|json; empty: it has none
-    std::vector<std::string> choices; // all values, or some that are completed
+    std::string value;                // N, or text|markdown|json; empty: no value
+    std::vector<std::string> choices; // all values, or some that shells complete
     bool required, repeatable;
     std::string description;
     std::string group;
@@ -26,16 +26,16 @@ struct CommandDoc {
     std::vector<OptionDoc> options;
     std::vector<CommandDoc> commands;
 
-    // The description up to the first colon, or the end of its first sentence.
+    // Returns the description up to the first colon or the end of the first sentence.
     std::string summary() const;
-    // The groups of the options, in the order of their first ones.
+    // Returns the groups of the options, in the order of their first options.
     std::vector<std::string> groups() const;
 };
 
-// An option in a group without a name is hidden, and left out. The footer is the example.
+// Describes a command of CLI11. Its footer is the example. Options in a group without a name are hidden and left out.
 CommandDoc describe(const CLI::App &command);
 
-// All names of the options, or of the commands.
+// Return all names of the options, or of the commands.
 std::vector<std::string> names_of(const std::vector<OptionDoc> &options);
 std::vector<std::string> names_of(const std::vector<CommandDoc> &commands);
 

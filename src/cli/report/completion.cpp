@@ -35,7 +35,7 @@ bool takes_file(const OptionDoc &option) {
     return option.value.starts_with("FILE");
 }
 
-// The values of a command's options, before the options themselves.
+// Returns the cases of bash's script that complete the values of a command's options.
 std::string bash_values(const CommandDoc &command) {
     std::string cases;
     std::vector<std::string> files, free;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A drawing of words and of pictures made of points, as SVG and as PNG.
+// A drawing of words and of pictures made of points. It is written as SVG or PNG.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace annulus::cli {
 using Color = std::uint32_t;
 
 constexpr Color ink = 0x24292f;   // of words
-constexpr Color faint = 0xafb8c1; // of frames, and of points where nothing is
+constexpr Color faint = 0xafb8c1; // of frames, and of points without a value
 
-// Rows of points from the top, one behind the other.
+// Rows of points from the top, row after row.
 struct Points {
     std::int64_t columns;
     std::vector<Color> colors;
@@ -22,20 +22,20 @@ struct Points {
     std::int64_t rows() const { return static_cast<std::int64_t>(colors.size()) / columns; }
 };
 
-// Places and sizes are in units of which the letters are 12 high, from the upper left corner.
+// Positions and sizes count from the upper left corner. The unit is 1/12 of the font size.
 struct Drawing {
     struct Words {
-        double x, y; // where they begin, on the line that they stand on
+        double x, y; // left end of the base line
         std::string text;
     };
-    // In a frame.
+    // A picture in a frame.
     struct Picture {
         double x, y, width, height;
         Points points;
     };
 
     double width, height;
-    double pixels; // of PNG, for each unit; SVG begins with one
+    double pixels; // pixels of a PNG for each unit; SVG has one
     std::string title;
     std::vector<Words> words;
     std::vector<Picture> pictures;
@@ -43,11 +43,11 @@ struct Drawing {
 
 enum class DrawingFormat { png, svg };
 
-// What a file's ending says, .png or .svg. Throws Failure with exit_bad_input, which names `option`, for other endings
-// and where this build cannot draw pictures of points.
+// Returns the format that the file's ending says, .png or .svg. Throws Failure with exit_bad_input for other endings,
+// or if this build cannot draw pictures of points. The message names `option`.
 DrawingFormat format_of(const std::string &option, const std::string &path);
 
-// The bytes of a file.
+// Returns the bytes of the file.
 std::string encoded(const Drawing &drawing, DrawingFormat format);
 
 } // namespace annulus::cli

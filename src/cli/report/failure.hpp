@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ends the program before its work is done, and the exit codes.
+// The exceptions that end the program early, and the exit codes.
 #pragma once
 
 #include <stdexcept>
@@ -10,7 +10,7 @@ namespace annulus::cli {
 inline constexpr int exit_failed = 1;
 inline constexpr int exit_bad_input = 2;
 
-// What ends the program: one line for the user, and the exit code.
+// Ends the program with one line for the user and an exit code.
 class Failure : public std::runtime_error {
   public:
     Failure(int exit_code, const std::string &message) : std::runtime_error(message), exit_code_(exit_code) {}
@@ -20,7 +20,7 @@ class Failure : public std::runtime_error {
     int exit_code_;
 };
 
-// A failure of what connects the ranks. It may have its cause in the failure of another rank, whose message says more.
+// A failure of the connection between ranks. Its cause may be a failure of another rank, whose message says more.
 class ConnectionFailure : public Failure {
   public:
     explicit ConnectionFailure(const std::string &message) : Failure(exit_failed, message) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A picture of numbers on a grid, with a bar that says which colour is how much.
+// Draws numbers on a grid, with a bar that shows the number of each colour.
 #pragma once
 
 #include "cli/report/drawing.hpp"
@@ -12,12 +12,12 @@ namespace annulus::cli {
 
 struct HeatMap {
     std::int64_t columns;
-    std::vector<double> values;     // row by row from the top; NaN where the grid has nothing, which is grey
+    std::vector<double> values;     // row by row from the top; NaN: an empty place, drawn grey
     std::vector<std::string> lines; // above the picture; the first is its title
-    std::string unit;               // of the bar
+    std::string unit;               // written at the bar
 };
 
-// The colours reach from 0 to the number that all but a hundredth of the others are below.
+// Draws the map. The colours reach from 0 to the 99th percentile of the numbers.
 Drawing draw(const HeatMap &map);
 
 } // namespace annulus::cli

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::size_t width = 90, indent = 28;
 
-// The words of `text` in lines that begin at column `start`, of which the first has come to column `column` before it.
+// Returns the words of `text` in lines that begin at column `start`. The text before the first line ends at column
+// `column`.
 std::string wrapped(std::string_view text, std::size_t column, std::size_t start) {
     return std::string(start - column, ' ') + joined(lines_of(text, width - start), "\n" + std::string(start, ' ')) +
            "\n";
@@ -26,7 +27,7 @@ std::string entry(const std::string &name, const std::string &description) {
     return left + wrapped(description, left.size(), indent);
 }
 
-// How far apart two words are: letters to insert, remove or replace, and neighbours to swap.
+// Returns the edit distance of two words: letters inserted, removed or replaced, and neighbours swapped.
 std::size_t distance(const std::string &a, const std::string &b) {
     std::vector<std::vector<std::size_t>> steps(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
     for (std::size_t i = 0; i <= a.size(); ++i)
@@ -43,15 +44,15 @@ std::size_t distance(const std::string &a, const std::string &b) {
     return steps[a.size()][b.size()];
 }
 
-// The name that `word` begins, or that one slip or, of a long word, two lie between; empty: none. Hyphens before words
-// do not count.
+// Returns a name that begins with `word`, or one that differs from it by one slip, or two slips if `word` is long.
+// Returns an empty string if there is none. Leading hyphens do not count.
 std::string nearest(const std::string &word, const std::vector<std::string> &names) {
     const auto letters_of = [](const std::string &name) {
         return name.substr(std::min(name.find_first_not_of('-'), name.size()));
     };
     const std::string letters = letters_of(word);
-    const std::size_t most_slips = letters.size() > 4 ? 2 : letters.size() > 1 ? 1 : 0;
-    std::pair<std::size_t, std::string> best{most_slips + 1, ""};
+    const std::size_t max_slips = letters.size() > 4 ? 2 : letters.size() > 1 ? 1 : 0;
+    std::pair<std::size_t, std::string> best{max_slips + 1, ""};
     for (const std::string &name : names) {
         const bool begins = letters.size() > 1 && letters_of(name).starts_with(letters);
         best = std::min(best, {begins ? 1 : distance(letters, letters_of(name)), name});

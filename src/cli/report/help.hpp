@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The help of a command, for a terminal of 90 columns, and what to say of a word that a command does not know.
+// Writes the help of a command, for a terminal of 90 columns, and the message about an unknown word.
 #pragma once
 
 #include "cli/report/command_doc.hpp"
@@ -10,7 +10,7 @@ namespace annulus::cli {
 
 std::string help_of(const CommandDoc &command);
 
-// What is wrong with `word`, which the command was given, and what may have been meant.
+// Returns a message that `word` is unknown to the command. The message names the most similar known word.
 std::string unknown_word(const CommandDoc &command, const std::string &word);
 
 } // namespace annulus::cli

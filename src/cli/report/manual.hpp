@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The manual page of the program, and what shells complete: made of its own options, so that none is missing.
+// Writes the program's manual page and the completions of shells. Both come from the options themselves, so that no
+// option is missing.
 #pragma once
 
 #include "cli/report/command_doc.hpp"
@@ -8,7 +9,7 @@
 
 namespace annulus::cli {
 
-// annulus(1), for groff and mandoc.
+// Returns annulus(1), for groff and mandoc.
 std::string man_page(const CommandDoc &program);
 
 std::string bash_completion(const CommandDoc &program);

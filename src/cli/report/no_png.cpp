@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of png.cpp, where there is no cairo.
+// Replaces png.cpp in a build without cairo.
 #include "cli/report/failure.hpp"
 #include "cli/report/png.hpp"
 

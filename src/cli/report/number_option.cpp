@@ -10,7 +10,7 @@ namespace annulus::cli {
 
 namespace {
 
-// What the user wrote, to begin messages with.
+// Returns what the user wrote, for the beginning of a message.
 std::string subject(const std::string &option, const std::string &text) {
     return option + " " + (text.empty() ? "''" : text);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers that options of a command have.
+// Reads the numbers that are values of options.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace annulus::cli {
 
-// What is wrong with `text`, the value of an option, is thrown as Failure.
+// Return the number in `text`, the value of `option`. Throw Failure, which names the option, if it is not a number in
+// range.
 std::int64_t whole_number(const std::string &option, const std::string &text, std::int64_t lowest,
                           std::int64_t highest);
 double real_number(const std::string &option, const std::string &text);

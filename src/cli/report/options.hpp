@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A command of the program and its options, by CLI11.
+// A command of the program and its options, built on CLI11.
 #pragma once
 
 #include "cli/report/cli11_forward.hpp"
@@ -16,22 +16,22 @@
 
 namespace annulus::cli {
 
-// More about an option that a command has.
+// Describes an option of a command further.
 class Option {
   public:
     explicit Option(CLI::Option *option) : option_(option) {}
 
     Option required(bool required) const;
-    // What help calls its value, and the heading that it stands under there; an option of group "" is hidden.
+    // Set the name of the value in the help, and the heading above the option. An option of group "" is hidden.
     Option value(const std::string &name) const;
     Option group(const std::string &name) const;
-    // The values that it may have.
+    // Allows only the given values.
     Option one_of(const std::vector<std::string> &words) const;
-    // Values, or beginnings of values, that are completed; it may have others.
+    // Lets shells complete the given values or beginnings of values. Other values stay valid.
     Option suggests(const std::vector<std::string> &words) const;
-    // Other words for values.
+    // Adds other words for values.
     Option aliases(const std::map<std::string, std::string> &values) const;
-    // How its value ends, the name of a file.
+    // Requires that the value, a file's name, ends in `ending`.
     Option ends_in(const std::string &ending) const;
 
   private:
@@ -40,19 +40,21 @@ class Option {
 
 class Command {
   public:
-    // Adds itself to the program.
+    // Adds a command to the program.
     Command(CLI::App &program, const std::string &name, const std::string &description);
-    // The program itself, or a command that it has.
+    // Describes the program itself, or a command that it has.
     explicit Command(CLI::App &command) : command_(command) {}
 
-    // Each assigns what is given; a list grows by one each time that the option is.
+    // Each of the following functions adds an option and assigns its value. A list grows by one value each time that
+    // the option is given.
     Option flag(const std::string &name, bool &given, const std::string &help);
-    // Neither a text nor a path may be empty: an empty variable of a shell is not an option that was left out.
+    // A text or a path must not be empty. An empty variable of a shell is then an error and not an option that was left
+    // out.
     Option text(const std::string &name, std::string &text, const std::string &help);
     Option texts(const std::string &name, std::vector<std::string> &texts, const std::string &help);
-    // A path that is no standard stream.
+    // The path of a file. "-" for a standard stream is an error.
     Option file(const std::string &name, std::string &path, const std::string &help);
-    // A whole number from `lowest` to `highest`, which `value` can be assigned.
+    // A whole number from `lowest` to `highest`. Number must convert to Value.
     template <std::integral Number, class Value>
     Option number(const std::string &name, Value &value, Number lowest, const std::string &help,
                   Number highest = std::numeric_limits<Number>::max()) {
@@ -65,13 +67,13 @@ class Command {
         return parsed(
             name, [&value, name](const std::string &text) { value = real_number(name, text); }, help);
     }
-    // What parse() makes of the text, or throws as Failure.
+    // A text that parse() reads. It throws Failure if the text is wrong.
     Option parsed(const std::string &name, const std::function<void(const std::string &)> &parse,
                   const std::string &help);
 
-    // Lines of a shell below the help.
+    // Sets the lines of a shell below the help.
     void example(const std::string &lines);
-    // What is done once all options are there.
+    // Sets what the command does when all options are read.
     void runs(const std::function<void()> &work);
 
   private:

@@ -29,7 +29,7 @@ Surface checked(cairo_surface_t *made) {
     return surface;
 }
 
-// Of `points` themselves, which it only reads.
+// Returns a surface on the memory of `points`. Cairo only reads it.
 Surface surface_of(const Points &points) {
     auto *pixels = reinterpret_cast<unsigned char *>(const_cast<Color *>(points.colors.data()));
     const int columns = static_cast<int>(points.columns);
@@ -57,7 +57,7 @@ void set_color(const Pen &pen, Color color) {
     cairo_set_source_rgb(pen.get(), share(16), share(8), share(0));
 }
 
-// Each of its edges between two pixels.
+// Paints a picture with each edge between two pixels.
 void paint(const Pen &pen, const Drawing::Picture &picture, double pixels) {
     const double x = std::round(picture.x * pixels), y = std::round(picture.y * pixels);
     const double width = std::round(picture.width * pixels), height = std::round(picture.height * pixels);

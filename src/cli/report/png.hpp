@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PNG, by cairo.
+// Writes PNG, by cairo.
 #pragma once
 
 #include "cli/report/drawing.hpp"
@@ -8,10 +8,10 @@
 
 namespace annulus::cli {
 
-// Whether this build has cairo. Without it the functions below throw.
+// True if this build has cairo. Otherwise the functions below throw.
 extern const bool has_png;
 
-// The bytes of files: of the points, one pixel each, and of a whole drawing, dark on white.
+// Return the bytes of a PNG file: of the points, one pixel each, or of a whole drawing, dark on white.
 std::string png_of(const Points &points);
 std::string png_of(const Drawing &drawing);
 

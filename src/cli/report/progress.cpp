@@ -15,7 +15,7 @@ double seconds_of(Pace::Clock::duration time) {
     return std::chrono::duration<double>(time).count();
 }
 
-// 1:05
+// Returns text such as "1:05".
 std::string time_text(std::chrono::seconds time) {
     const long seconds = static_cast<long>(time.count());
     const std::string rest = std::to_string(seconds % 60);
@@ -52,20 +52,20 @@ std::string Pace::text(Clock::time_point now, std::chrono::seconds elapsed) cons
 
 Progress::Progress(double total, Place place) : place_(place), pace_(total) {
     try {
-        shower_ = std::thread([this] { keep_showing(); });
-    } catch (const std::system_error &) { // where no thread may be started the job goes on without a word
+        printer_ = std::thread([this] { keep_showing(); });
+    } catch (const std::system_error &) { // without a thread the job runs and shows nothing
     }
 }
 
 Progress::~Progress() {
-    if (!shower_.joinable())
+    if (!printer_.joinable())
         return;
     {
         const std::lock_guard lock(mutex_);
         is_over_ = true;
     }
     wake_.notify_all();
-    shower_.join();
+    printer_.join();
 }
 
 void Progress::begin(double work) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a job is, on standard error. On a terminal it is a bar, which comes once the job has run for a second and
-// then changes every second. Elsewhere, as in the log of a batch job, it is a line a minute.
+// Shows how far a job is, on standard error. On a terminal it is a bar, which appears after a second and changes every
+// second. Elsewhere, for example in the log of a batch job, it is a line a minute.
 #pragma once
 
 #include <chrono>
@@ -12,30 +12,32 @@
 
 namespace annulus::cli {
 
-// To the first column of a terminal, and off with what is in the line.
+// Clears the current line of a terminal.
 inline constexpr const char *erase_bar = "\r\x1b[K";
 
-// The share of a job that is done, and the time that is left, by the work of its pieces. Within a piece the share grows
-// at the rate of the pieces before.
+// Estimates the share of a job that is done, and the time until its end, from the work of its pieces. Within a piece
+// the share grows at the rate of the pieces before.
 class Pace {
   public:
     using Clock = std::chrono::steady_clock;
 
-    // `total` is the work of all pieces in any unit, such as FLOPs.
+    // `total` is the work of all pieces, in any unit, such as FLOPs.
     explicit Pace(double total) : total_(total) {}
 
-    // The piece that was begun before is done, and one of `work` begins.
+    // Ends the piece before and begins one of `work`.
     void begin(double work, Clock::time_point now);
 
-    // From 0 to 1. A piece that takes longer than expected stays at 95 % of its work until the next one begins.
+    // Returns the share from 0 to 1. A piece that takes longer than expected stays at 95 % of its work until the next
+    // one begins.
     double share(Clock::time_point now) const;
-    // Such as "34% 1:05, 2:10 left"; `elapsed` since the job began. Without "left" while no piece is done.
+    // Returns text such as "34% 1:05, 2:10 left". `elapsed` counts from the job's begin. Until a piece is done, there
+    // is no "left".
     std::string text(Clock::time_point now, std::chrono::seconds elapsed) const;
 
   private:
     double total_;
     double done_ = 0, piece_ = 0;
-    Clock::time_point first_, last_; // when the first piece began, and when the last one
+    Clock::time_point first_, last_; // begin of the first piece, and of the last one
 };
 
 // Shows the pace of a job until it is destroyed.
@@ -44,11 +46,11 @@ class Progress {
     struct Place {
         std::FILE *file;
         bool is_terminal;
-        std::chrono::milliseconds period; // a bar or a line each
+        std::chrono::milliseconds period; // time between two bars or lines
     };
 
     explicit Progress(double total, Place place = standard_error());
-    ~Progress(); // takes the bar off the screen
+    ~Progress(); // removes the bar from the screen
     Progress(const Progress &) = delete;
     Progress &operator=(const Progress &) = delete;
 
@@ -66,7 +68,7 @@ class Progress {
     std::condition_variable wake_;
     Pace pace_;
     bool is_over_ = false;
-    std::thread shower_;
+    std::thread printer_;
 };
 
 } // namespace annulus::cli

@@ -17,7 +17,7 @@ namespace annulus::cli {
 
 namespace {
 
-constexpr std::size_t most_columns = 132; // of a terminal
+constexpr std::size_t max_columns = 132; // width of a terminal
 
 std::string fixed(double value, int digits) {
     char buffer[64];
@@ -25,7 +25,7 @@ std::string fixed(double value, int digits) {
     return buffer;
 }
 
-// Three significant digits or more, with the largest prefix that leaves a number >= 1.
+// Returns at least three significant digits, with the largest prefix for which the number is >= 1.
 std::string scaled(double value, double step, std::initializer_list<const char *> prefixes, const char *unit) {
     auto prefix = prefixes.begin();
     while (std::abs(value) >= step && prefix + 1 != prefixes.end()) {
@@ -39,14 +39,14 @@ std::string scaled(double value, double step, std::initializer_list<const char *
     return fixed(value, digits) + " " + *prefix + unit;
 }
 
-// Characters and not bytes of UTF-8.
+// Returns the number of characters, not of bytes, in UTF-8 text.
 std::size_t width_of(const std::string &text) {
     return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 std::string padded(const Cell &cell, std::size_t width) {
     const std::string space(width - width_of(cell.text), ' ');
-    return cell.number ? space + cell.text : cell.text + space;
+    return cell.is_right_aligned ? space + cell.text : cell.text + space;
 }
 
 std::vector<std::size_t> column_widths(const std::vector<std::vector<Cell>> &rows) {
@@ -59,11 +59,11 @@ std::vector<std::size_t> column_widths(const std::vector<std::vector<Cell>> &row
     return widths;
 }
 
-// The columns of a table, in blocks that stand one below another so that a terminal has room for each. A block begins
-// with the words that name the rows, and then a number.
+// Splits the columns of a table into blocks, so that a terminal has room for each. Each block begins with the columns
+// that name the rows, followed by numbers.
 std::vector<std::vector<std::size_t>> blocks_of(const std::vector<Cell> &head, const std::vector<std::size_t> &widths) {
     std::vector<std::size_t> names;
-    while (names.size() < head.size() && !head[names.size()].number)
+    while (names.size() < head.size() && !head[names.size()].is_right_aligned)
         names.push_back(names.size());
     const auto width_of_block = [&](const std::vector<std::size_t> &block) {
         return std::accumulate(block.begin(), block.end(), std::size_t{0},
@@ -72,7 +72,7 @@ std::vector<std::vector<std::size_t>> blocks_of(const std::vector<Cell> &head, c
     std::vector<std::vector<std::size_t>> blocks{names};
     for (std::size_t i = names.size(); i < head.size(); ++i) {
         std::vector<std::size_t> &block = blocks.back();
-        if (head[i].number && block != names && width_of_block(block) + 2 + widths[i] > most_columns) {
+        if (head[i].is_right_aligned && block != names && width_of_block(block) + 2 + widths[i] > max_columns) {
             blocks.push_back(names);
             blocks.back().push_back(i);
         } else {
@@ -133,7 +133,7 @@ void Report::add(const Facts &facts) {
     Section section{facts.key, facts.title, {}, false, {}};
     for (const Facts::Fact &fact : facts.facts) {
         Cell cell = fact.cell;
-        cell.number = false; // one below another of many kinds: flush left
+        cell.is_right_aligned = false; // facts have many kinds, so all are left-aligned
         section.rows.push_back({text_cell(fact.name.title), cell});
         section.names.push_back(fact.name.key);
     }
@@ -145,7 +145,8 @@ void Report::add(const Table &table) {
     Section section{table.key, table.title, {}, true, {{}}};
     for (std::size_t i = 0; i < table.columns.size(); ++i) {
         section.names.push_back(table.columns[i].key);
-        section.rows[0].push_back({{}, table.columns[i].title, !table.rows.empty() && table.rows[0][i].number});
+        section.rows[0].push_back(
+            {{}, table.columns[i].title, !table.rows.empty() && table.rows[0][i].is_right_aligned});
     }
     section.rows.insert(section.rows.end(), table.rows.begin(), table.rows.end());
     tables_.push_back(table);
@@ -154,7 +155,7 @@ void Report::add(const Table &table) {
 
 std::string Report::text(const Section &section) const {
     const std::vector<std::size_t> widths = column_widths(section.rows);
-    std::string result = joined(lines_of(section.title, most_columns), "\n") + "\n";
+    std::string result = joined(lines_of(section.title, max_columns), "\n") + "\n";
     const std::vector<std::vector<std::size_t>> blocks = blocks_of(section.rows[0], widths);
     for (const std::vector<std::size_t> &block : blocks) {
         if (block != blocks.front())
@@ -179,17 +180,17 @@ std::string Report::markdown(const Section &section) const {
     };
     const auto add_rule = [&](const std::vector<Cell> &row) {
         for (std::size_t i = 0; i < row.size(); ++i)
-            result += "|" + std::string(widths[i] + 1, '-') + (row[i].number ? ":" : "-");
+            result += "|" + std::string(widths[i] + 1, '-') + (row[i].is_right_aligned ? ":" : "-");
         result += "|\n";
     };
-    // Markdown has no table without a head: that of a list of facts is empty.
+    // Every Markdown table has a head. The head of a list of facts is empty.
     std::vector<Cell> head = section.rows[0];
-    if (!section.headed)
+    if (!section.has_head)
         for (Cell &cell : head)
             cell.text.clear();
     add_row(head);
     add_rule(head);
-    for (std::size_t i = section.headed ? 1 : 0; i < section.rows.size(); ++i)
+    for (std::size_t i = section.has_head ? 1 : 0; i < section.rows.size(); ++i)
         add_row(section.rows[i]);
     return result;
 }
@@ -198,7 +199,7 @@ std::string Report::json() const {
     nlohmann::ordered_json result = nlohmann::ordered_json::object();
     for (const Section &section : sections_) {
         nlohmann::ordered_json &object = result[section.key];
-        if (section.headed) {
+        if (section.has_head) {
             object = nlohmann::ordered_json::array();
             for (std::size_t i = 1; i < section.rows.size(); ++i) {
                 nlohmann::ordered_json row;

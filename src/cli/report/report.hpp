@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command prints: sections of facts and tables, as text, Markdown or JSON.
+// Prints a command's results: sections of facts and tables, as text, Markdown or JSON.
 #pragma once
 
 #include "cli/report/options.hpp"
@@ -11,11 +11,11 @@
 
 namespace annulus::cli {
 
-// A value, and how a reader sees it.
+// A value, and the text that readers see.
 struct Cell {
     std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string> value; // monostate: null
     std::string text;
-    bool number = true; // set flush right
+    bool is_right_aligned = true; // otherwise left-aligned
 };
 
 Cell text_cell(const std::string &text);
@@ -27,7 +27,7 @@ Cell seconds_cell(double seconds);                               // 1.50 ms
 Cell missing_cell();
 
 struct Column {
-    std::string key; // in JSON
+    std::string key; // name in JSON
     std::string title;
 };
 
@@ -54,17 +54,17 @@ class Report {
   public:
     void add(const Facts &facts);
     void add(const Table &table);
-    // All that were added.
+    // Return everything that was added.
     const std::vector<Facts> &facts() const { return facts_; }
     const std::vector<Table> &tables() const { return tables_; }
-    // Writes to standard output: `format` is text, in which a wide table is several, markdown or json.
+    // Writes to standard output. `format` is text, markdown or json. As text, a wide table is split into several.
     void print(const std::string &format) const;
 
   private:
     struct Section {
         std::string key, title;
-        std::vector<std::string> names; // of the columns, or of the facts
-        bool headed;                    // a table: the first row holds titles
+        std::vector<std::string> names; // JSON names of the columns or the facts
+        bool has_head;                  // true for a table, whose first row holds the titles
         std::vector<std::vector<Cell>> rows;
     };
     std::string text(const Section &section) const;

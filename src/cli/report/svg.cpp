@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/svg.hpp"
 
-#include <cstdio>
+#include "cli/report/text.hpp"
 
 namespace annulus::cli {
 
@@ -18,7 +18,7 @@ text { font: 12px sans-serif }
 }
 
 void Svg::text(double x, double y, const std::string &text, Anchor anchor) {
-    const char *name = anchor == Anchor::start ? "start" : anchor == Anchor::middle ? "middle" : "end";
+    const char *name = anchor == Anchor::start ? "start" : "end";
     raw("<text class=\"ink\" x=\"" + number(x) + "\" y=\"" + number(y) + "\" text-anchor=\"" + name + "\">" +
         escaped(text) + "</text>");
 }
@@ -46,9 +46,7 @@ std::string Svg::escaped(const std::string &text) {
 }
 
 std::string Svg::number(double value) {
-    char buffer[64];
-    std::snprintf(buffer, sizeof buffer, "%.6g", value);
-    return buffer;
+    return number_text(value, 6);
 }
 
 } // namespace annulus::cli

@@ -2,6 +2,7 @@
 #include "cli/report/text.hpp"
 
 #include <charconv>
+#include <cstdio>
 #include <system_error>
 
 namespace annulus::cli {
@@ -29,6 +30,12 @@ std::string joined(const std::vector<std::string> &words, std::string_view separ
 
 std::string counted(std::int64_t count, const std::string &one, const std::string &many) {
     return std::to_string(count) + " " + (count == 1 ? one : many);
+}
+
+std::string number_text(double value, int digits) {
+    char buffer[64];
+    std::snprintf(buffer, sizeof buffer, "%.*g", digits, value);
+    return buffer;
 }
 
 std::vector<std::string> lines_of(std::string_view text, std::size_t width) {
@@ -61,7 +68,7 @@ std::optional<std::int64_t> parse_integer(std::string_view text) {
 
 namespace {
 
-// base^power times the number that `digits` are, if that fits into int64.
+// Returns base^power times the number in `digits`, if that fits into int64.
 std::optional<std::int64_t> parse_scaled(std::string_view digits, std::int64_t base, std::int64_t power) {
     std::optional<std::int64_t> number = parse_integer(digits);
     for (std::int64_t i = 0; number && *number != 0 && i < power; ++i)
@@ -98,7 +105,7 @@ std::string error_line(std::string message) {
     std::string line = "annulus: ";
     for (std::size_t i = 0; i < message.size(); ++i) {
         const auto byte = static_cast<unsigned char>(message[i]);
-        const auto next = static_cast<unsigned char>(message[i + 1]);   // 0 behind the last
+        const auto next = static_cast<unsigned char>(message[i + 1]);   // 0 after the last byte
         const bool is_c1 = byte == 0xC2 && next >= 0x80 && next < 0xA0; // a control character of two bytes in UTF-8
         if (byte == '\n')
             line += "; ";

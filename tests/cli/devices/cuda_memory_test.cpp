@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's memory on a GPU, over a driver that is none (fake_driver.c).
+// Tests the program's GPU memory with a fake driver (fake_driver.c).
 #include "cli/devices/cuda.hpp"
 #include "cli/devices/cuda_driver.hpp"
 #include "cli/devices/handles.hpp"
@@ -29,7 +29,7 @@ std::size_t free_bytes() {
     return free;
 }
 
-// The message of what it throws.
+// Returns the message of the exception that `work` throws.
 template <class Work> std::string failure_of(const Work &work) {
     try {
         work();
@@ -78,7 +78,7 @@ TEST(CudaMemory, TimesWorkByTheDevicesClock) {
     EXPECT_TRUE(worked);
 }
 
-// By a context of the CPU's, for which the fake's memory is as good as any.
+// Uses a CPU context, since the fake driver's memory is host memory.
 TEST(CudaMemory, CountsWhatACallTakes) {
     const std::unique_ptr<Memory> memory = make_cuda_memory(0);
     const Context context = create_context({});
@@ -95,7 +95,7 @@ TEST(CudaMemory, CountsWhatACallTakes) {
     };
     const std::uint64_t alone = memory->peak_bytes_of(context.get(), call).value();
     EXPECT_GT(alone, 0U);
-    EXPECT_EQ(free_bytes(), device_bytes); // all of it is back
+    EXPECT_EQ(free_bytes(), device_bytes); // all memory is free again
     Allocation kept;
     EXPECT_EQ(memory->peak_bytes_of(context.get(),
                                     [&] {
@@ -115,7 +115,7 @@ TEST(CudaDriver, NamesErrorsWithoutWords) {
 }
 
 #ifdef ANNULUS_HAVE_CUDA_HEADERS
-// Of the same number of arguments, which are passed alike.
+// True if both functions have the same number of arguments and pass them alike.
 template <class... A, class... B> constexpr bool are_alike(CudaDriver::Status (*)(A...), CUresult (*)(B...)) {
     if constexpr (sizeof...(A) == sizeof...(B))
         return sizeof(CudaDriver::Status) == sizeof(CUresult) && ((sizeof(A) == sizeof(B)) && ...) &&

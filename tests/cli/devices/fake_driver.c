@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A libcuda.so.1 of one device whose memory is the host's, 1 MiB of it. Streams do what they are given at once, and
- * events are 1.5 ms apart. Like NVIDIA's it wants a context of the thread's for all that concerns memory. */
+/* A libcuda.so.1 with one device, whose memory is 1 MiB of the host's. Streams do their work at once, and events are
+ * 1.5 ms apart. Like NVIDIA's driver, it requires a current context for all functions on memory. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -121,7 +121,7 @@ int cuEventElapsedTime(float *milliseconds, void *start, void *stop) {
     return SUCCESS;
 }
 
-/* Before what is allocated stands its size. */
+/* An allocation's size is stored before it. */
 int cuMemAlloc_v2(uintptr_t *address, size_t bytes) {
     WANT_CONTEXT;
     if (bytes == 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a job is: the estimates at times that the test names, and what is written where.
+// Tests the estimate of a job's progress at given times, and what is written where.
 #include "cli/report/progress.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 class PaceTest : public testing::Test {
   protected:
     static Pace::Clock::time_point at(std::chrono::milliseconds time) { return Pace::Clock::time_point(1h + time); }
-    // What is said of a job that began at 0.
+    // Returns the text for a job that began at time 0.
     std::string said(std::chrono::seconds time) const { return pace_.text(at(time), time); }
 
     Pace pace_{100}; // units of work
@@ -28,7 +28,7 @@ TEST_F(PaceTest, SaysNothingOfWhatIsLeftBeforeAPieceIsDone) {
     EXPECT_EQ(said(75s), "0% 1:15");
 }
 
-// Of pieces of 10, 20 and 70, each takes a second for a unit.
+// Pieces of 10, 20 and 70 units; each takes a second for a unit.
 TEST_F(PaceTest, EstimatesByWorkAndNotByPieces) {
     pace_.begin(10, at(0s));
     pace_.begin(20, at(10s));
@@ -60,7 +60,7 @@ TEST_F(PaceTest, LeavesOutThePreparation) {
     EXPECT_EQ(said(30s), "50% 0:30, 0:10 left");
 }
 
-// What a job writes that goes on until there are `bytes` of it.
+// Returns what a job writes that runs until it has written `bytes` bytes.
 std::string written(bool is_terminal, long bytes) {
     std::FILE *file = std::tmpfile();
     {

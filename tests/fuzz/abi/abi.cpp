@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C ABI: the input chooses calls on one config, one context and the ends of one communicator, as far as one thread
-// can make them, with legal and other arguments. What is computed is tiny; what is only asked for is of any size.
-// Memory that the caller says to have is there: where a tensor's would be too large, the call is given no workspace,
-// and must fail.
+// Fuzzes the C ABI. The input chooses legal and illegal calls on one config, one context and the ends of one
+// communicator, as far as one thread can make them. Calls compute on tiny tensors; estimates have any size. The memory
+// that a caller claims to have must exist. If a tensor's memory would be too large, the call gets no workspace and must
+// fail.
 #include "fuzz/abi/calls.hpp"
 #include "fuzz/abi/estimates.hpp"
 #include "fuzz/abi/handles.hpp"
@@ -14,9 +14,9 @@ using namespace annulus::fuzz;
 
 namespace {
 
-constexpr int most_calls = 16; // in one input
+constexpr int max_calls = 16; // for one input
 
-// What never succeeds here, where there is neither MPI nor CUDA.
+// Makes communicators over MPI and NCCL, which must fail: this build has neither MPI nor CUDA.
 void make_other_comm(Input &input) {
     annulus_comm *comm = nullptr;
     annulus_nccl_id id{};
@@ -59,7 +59,7 @@ void expect_names(Input &input) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     Input input(data, size);
     Handles handles(input);
-    for (int i = 0; i < most_calls && !input.is_empty(); ++i)
+    for (int i = 0; i < max_calls && !input.is_empty(); ++i)
         switch (input.below(16)) {
         case 0:
         case 1:

@@ -58,7 +58,7 @@ class Options {
         const std::int64_t count = is_packed ? input.below(5) : sizes.batch;
         options.sequence_count = input.is_wild() ? input.number(0, count) : count;
         const auto held = static_cast<std::size_t>(std::clamp<std::int64_t>(options.sequence_count, 0, 4096));
-        if (options.sequence_count > 4096) // no caller has so many
+        if (options.sequence_count > 4096) // no caller has that many sequences
             options.sequence_count = -1;
         starts_.resize(held + 1);
         lengths_.resize(held);
@@ -83,7 +83,8 @@ class Options {
     bool is_null_ = false;
 };
 
-// How far results may be from those of `reference`, with numbers from -1 to 1 and no larger factor on the scores.
+// Returns how far results may differ from those of `reference`. The numbers are from -1 to 1, and the factor on the
+// scores is at most 1.
 double tolerance(annulus_dtype dtype, double magnitude) {
     const double epsilon = dtype == ANNULUS_FLOAT64   ? 1e-12
                            : dtype == ANNULUS_FLOAT32 ? 1e-3
@@ -163,7 +164,7 @@ class PassTensors {
     std::deque<Tensor> tensors_;
 };
 
-// A context that computes what another does by the engine `reference`.
+// A context that computes the same as another one, by the engine `reference`.
 class Reference {
   public:
     explicit Reference(const annulus_context *like) {
@@ -193,7 +194,7 @@ class Reference {
     annulus_context *context_ = nullptr;
 };
 
-// Whether the context has a config; it takes memory from where it likes then.
+// True if the context has a config.
 bool has_config(const annulus_context *context) {
     annulus_config *config = nullptr;
     const bool has = annulus_context_copy_config(&config, context) == ANNULUS_OK;
@@ -201,7 +202,7 @@ bool has_config(const annulus_context *context) {
     return has;
 }
 
-// O and LSE that a backward call is given, which belong together, or the LSE of a mass. False where there are none.
+// Computes O and LSE for a backward call, or LSE for a mass, so that they fit together. Returns false if that fails.
 bool complete(Handles &handles, PassTensors &tensors, const annulus_call_options *options, annulus_pass pass) {
     if (!has_config(handles.context()))
         return false;
@@ -267,14 +268,14 @@ void call_pass(Input &input, Handles &handles, annulus_pass pass) {
     bool has_memory = true;
     for (int i = 0; i < tensors.count(); ++i)
         has_memory = has_memory && tensors[i].has_memory();
-    if (!has_memory) // it must be refused by then, at the latest
+    if (!has_memory) // the call must be refused here at the latest
         handles.refuse_memory();
     const bool is_sized = !options.get() || options.get()->size == sizeof(annulus_call_options);
     const bool is_plain = context && !is_spoilt && is_sized;
     if (pass != ANNULUS_PASS_FORWARD && is_plain && is_exact)
         is_exact = complete(handles, tensors, options.get(), pass);
 
-    // What is announced must be enough.
+    // The announced workspace must be enough.
     const annulus_problem problem = problem_of(sizes, is_sized ? options.get() : nullptr, handles.ranks());
     std::uint64_t announced = 0;
     const bool asks = is_plain && has_memory && handles.ranks() <= 1 && input.once_in(2);
@@ -296,7 +297,7 @@ void call_pass(Input &input, Handles &handles, annulus_pass pass) {
         handles.lend_workspace(nullptr, 0);
     EXPECT(!(has_announced && status == ANNULUS_ERROR_WORKSPACE), "%llu bytes were announced: %s",
            static_cast<unsigned long long>(announced), annulus_last_error());
-    // A tensor that was spoilt may lie elsewhere, and a result in what was its memory.
+    // A spoilt tensor may lie elsewhere, and a result may lie in its former memory.
     const auto holds_result_of_other = [&](int i) {
         for (int j = 0; j < tensors.count(); ++j)
             if (j != i && tensors.is_output(j) && !tensors[j].is_null() && tensors[i].holds(tensors[j]))
@@ -313,7 +314,7 @@ void call_pass(Input &input, Handles &handles, annulus_pass pass) {
     }
     if (!good)
         return;
-    // Rows of no sequence are not read. Only options that were accepted are as long as their type.
+    // Rows of no sequence are not read. Only accepted options have the size of their type.
     const bool may_read_nothing = options.get() && options.get()->sequence_count > 0;
     EXPECT(has_memory || may_read_nothing, "a tensor without memory was accepted");
     if (is_spoilt)
@@ -357,8 +358,8 @@ void call_merge(Input &input, Handles &handles) {
     const auto is_part = [](const Tensor &tensor) { return tensor.has_memory() && !tensor.is_null(); };
     if (!has_memory(out) || !has_memory(lse) || !std::ranges::all_of(outs, is_part) ||
         !std::ranges::all_of(lses, is_part))
-        return; // merging takes no memory that could be refused
-    // A result may lie where a part does, of which only gaps are then left.
+        return; // annulus_merge() allocates no memory that could be refused
+    // A result may lie in the memory of a part. Then only the part's gaps remain unchanged.
     const bool in_place = !is_spoilt && input.once_in(4);
     if (in_place)
         out.alias(outs[0]);
@@ -382,7 +383,7 @@ void call_merge(Input &input, Handles &handles) {
         good ? written->expect_gaps_untouched() : written->expect_untouched();
     if (!good || is_spoilt)
         return;
-    // Rows of O in the order of their indices, [B, N, H]; those of LSE, [B, H, N].
+    // The order of the rows is [B, N, H] for O and [B, H, N] for LSE.
     const std::vector<double> result = out.numbers();
     for (std::size_t i = 0; i < result.size(); ++i) {
         const auto row = static_cast<std::int64_t>(i) / s.head_dim;

@@ -11,7 +11,7 @@ namespace annulus::fuzz {
 
 namespace {
 
-// Of tiny problems and of the largest.
+// Returns a length, tiny or large, near powers of two.
 std::int64_t any_length(Input &input) {
     const int bits = input.below(64);
     return bits < 8 ? input.number(1, 64) : input.number((1LL << (bits - 1)) - 3, (1LL << (bits - 1)) + 3);
@@ -93,10 +93,10 @@ void ask_estimate(Input &input, Handles &handles) {
     EXPECT(is_near(all.flops, factor * all.pairs * dim), "%g pairs, %g FLOPs", all.pairs, all.flops);
     double pairs = 0;
     for (std::int32_t i = 0;; ++i) {
-        annulus_estimate of_branch = ANNULUS_ESTIMATE_INIT;
-        if (annulus_estimate_problem(handles.context(), problem.get(), pass, i, &of_branch) != ANNULUS_OK)
+        annulus_estimate branch_estimate = ANNULUS_ESTIMATE_INIT;
+        if (annulus_estimate_problem(handles.context(), problem.get(), pass, i, &branch_estimate) != ANNULUS_OK)
             break;
-        pairs += of_branch.pairs;
+        pairs += branch_estimate.pairs;
     }
     EXPECT(is_near(pairs, all.pairs), "%g pairs of all branches, %g of each", all.pairs, pairs);
 }
@@ -111,8 +111,8 @@ void ask_workspace(Input &input, Handles &handles) {
 
 void ask_rank(Input &input, Handles &handles) {
     AnyProblem problem(input);
-    // Plans of many ranks take long: few of them, and of the most that there may be only where is_wild() says so, or
-    // there would be nothing else.
+    // Plans of many ranks take long, so there are mostly few ranks. The largest numbers occur only if is_wild() asks
+    // for them.
     const std::int32_t most = input.once_in(16) ? 256 : 16;
     const std::int32_t ranks = input.once_in(32) ? input.number32(5, most) : input.number32(1, 4);
     const std::int32_t rank = input.number32(0, std::clamp(ranks, 1, 4096) - 1);
@@ -141,7 +141,7 @@ void ask_rank(Input &input, Handles &handles) {
     }
     if (ranks > 4)
         return;
-    // What one sends another receives.
+    // The ranks receive in total what they send.
     std::uint64_t sent = 0, received = 0;
     for (std::int32_t i = 0; i < ranks; ++i) {
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
@@ -158,7 +158,7 @@ void ask_curve(Input &input) {
     constexpr std::int64_t most = 1 << 12;
     const std::int64_t length = input.number(1, 200), width = input.number(0, 20);
     if (length > most && (width == 0 || (width > 0 && length % width == 0)))
-        return; // nobody here has room for it
+        return; // no memory here is large enough for it
     std::vector<std::int64_t> positions(static_cast<std::size_t>(std::clamp<std::int64_t>(length, 0, most)), -7);
     const bool is_null = input.is_wild();
     if (!succeeded(annulus_hilbert_curve(length, width, is_null ? nullptr : positions.data()))) {

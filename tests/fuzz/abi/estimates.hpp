@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions about problems of any size, which nothing is computed for.
+// Asks for estimates of problems of any size. Nothing is computed.
 #pragma once
 
 #include "fuzz/abi/handles.hpp"

@@ -36,7 +36,7 @@ void Memory::release(void *user, void *memory, std::size_t, std::size_t, void *)
 
 namespace {
 
-constexpr std::int32_t most_branches = 32; // that anything is computed with here
+constexpr std::int32_t max_branches = 32; // the most in a config that computes here
 
 annulus_branch plain_branch(std::int64_t segment_length, std::int64_t dilation) {
     return ANNULUS_BRANCH_INIT(segment_length, dilation);
@@ -64,7 +64,7 @@ std::int32_t branch_count(const annulus_config *config) {
     return count;
 }
 
-// All that can be asked of a config.
+// Everything that a config tells of itself.
 struct ConfigState {
     std::int32_t branches = 0;
     annulus_branch last{};
@@ -89,7 +89,7 @@ struct ConfigState {
                           annulus_config_get_workspace_limit(config, &limit) == ANNULUS_OK;
         EXPECT(good, "%s", annulus_last_error());
         if (std::isnan(scale))
-            scale = -1e-300; // which no config has
+            scale = -1e-300; // a value that no config has
     }
     bool operator==(const ConfigState &other) const {
         constexpr std::size_t bytes = offsetof(annulus_branch, order) + sizeof last.order; // without padding
@@ -215,7 +215,7 @@ void Handles::change_config() {
     }
     if (!succeeded(status))
         EXPECT(ConfigState(config_) == before, "the failed call changed the config");
-    if (branch_count(config_) > most_branches)
+    if (branch_count(config_) > max_branches)
         annulus_config_destroy(std::exchange(config_, new_config()));
 }
 
@@ -245,7 +245,7 @@ void Handles::change_context() {
         lend_workspace(nullptr, 0);
         workspace_ = std::vector<std::byte>(bytes);
         succeeded(annulus_context_set_workspace(context, bytes ? workspace_.data() : nullptr, bytes));
-        // Lies about a buffer are the caller's, but for those that no buffer can be.
+        // A wrong size is the caller's error, unless no buffer can have it.
         EXPECT(!succeeded(annulus_context_set_workspace(context, nullptr, 1 + bytes)), "bytes of no memory");
         EXPECT(!succeeded(annulus_context_set_workspace(context, &memory_, SIZE_MAX)), "more than all memory");
         break;
@@ -299,7 +299,7 @@ void Handles::make_comm(std::int32_t ranks) {
     if (!good)
         return;
     comms_ = std::move(made);
-    for (annulus_comm *comm : comms_) // of which all but one do nothing: nobody is to wait long
+    for (annulus_comm *comm : comms_) // all ranks but one do nothing, so that no rank waits long
         EXPECT(annulus_comm_set_timeout(comm, 1e-5) == ANNULUS_OK, "%s", annulus_last_error());
 }
 
@@ -316,7 +316,7 @@ void Handles::change_comm() {
         comms_.empty() || input_.is_wild() ? nullptr : comms_[input_.below(static_cast<int>(comms_.size()))];
     switch (input_.below(8)) {
     case 0:
-        // Many ends take long to make.
+        // Many ends take long to make, so they are rare.
         make_comm(input_.once_in(200) ? input_.number32(6, 4096) : std::min(input_.number32(1, 5), 5));
         break;
     case 1:
@@ -383,7 +383,7 @@ void Handles::refuse_memory() {
     lend_workspace(nullptr, 0);
 }
 
-// Two rows, of which the second attends to both: 3/4 and 1/4 of it.
+// Computes two rows. The second query attends to both keys, with probabilities 3/4 and 1/4.
 void Handles::expect_service() {
     drop_comm();
     lend_workspace(nullptr, 0);

@@ -13,10 +13,11 @@
 
 namespace annulus::fuzz {
 
-// Whether a call succeeded. One that failed has left a message of one printable line, and is no defect of annulus.
+// Returns true if a call succeeded. A failed call must have left a message of one printable line, and its failure must
+// not be a defect of annulus.
 bool succeeded(annulus_status status);
 
-// A struct that begins with `size`, in memory that is as long as its size says: reading further is found.
+// A struct that begins with `size`, in memory of exactly that size, so that reading beyond it is found.
 template <class Struct> class Sized {
   public:
     Sized(Input &input, Struct value) {
@@ -35,10 +36,11 @@ template <class Struct> class Sized {
     bool is_untouched() const { return bytes_ == before_; }
 
   private:
-    std::vector<std::byte> bytes_, before_; // as aligned as what malloc() gives
+    std::vector<std::byte> bytes_, before_; // aligned like memory of malloc()
 };
 
-// What an allocator of the caller's does: as many allocations as it has left, and none that is larger than any here.
+// The state of the caller's allocator. It makes allocations_left allocations, and none above 64 MiB, more than a call
+// needs here.
 struct Memory {
     int allocations_left = 0;
     int held = 0;
@@ -57,14 +59,15 @@ class Handles {
     void change_context();
     void change_comm();
 
-    // Afterwards every context serves as if nothing had been.
+    // Checks that every context works afterwards as if nothing had happened.
     void expect_service();
 
     annulus_config *config() const { return config_; }
     annulus_context *context() const { return context_; }
-    // How many ranks the context's communicator has, 0: it has none.
+    // Returns the number of ranks of the context's communicator, 0 if it has none.
     int ranks() const { return context_ranks_; }
-    // What is set comes back with the next call of change_context().
+    // lend_workspace() sets a workspace and refuse_memory() an allocator that fails. The next call of change_context()
+    // may change both again.
     void lend_workspace(void *workspace, std::size_t bytes);
     void refuse_memory();
 

@@ -12,9 +12,9 @@ namespace annulus::fuzz {
 
 namespace {
 
-constexpr std::int64_t most_bytes = 1 << 20;
+constexpr std::int64_t max_bytes = 1 << 20;
 
-// Slow and plain, to be independent of the library's.
+// Converts a float16 slowly and plainly, independent of the library.
 double half_value(std::uint16_t bits) {
     const int exponent = bits >> 10 & 31, fraction = bits & 1023;
     const double magnitude = exponent == 31  ? (fraction ? std::nan("") : std::numeric_limits<double>::infinity())
@@ -40,7 +40,7 @@ double load(annulus_dtype dtype, const std::byte *from) {
     }
 }
 
-// Of numbers that every dtype holds (Numbers::real()).
+// Stores a number that every dtype represents exactly (Numbers::real()).
 void store(annulus_dtype dtype, double value, std::byte *to) {
     const auto as = [&](auto number) { std::memcpy(to, &number, sizeof number); };
     const auto single = static_cast<float>(value);
@@ -62,7 +62,7 @@ std::int64_t element_bytes(const annulus_tensor &tensor) {
     return std::max(annulus_dtype_bits(tensor.dtype) / 8, 1);
 }
 
-// Bytes from the first element to the end of the last; -1 where that is not what it is.
+// Returns the bytes from the first element to the end of the last, or -1 if the tensor is not valid.
 std::int64_t extent(const annulus_tensor &tensor) {
     if (tensor.ndim < 0 || tensor.ndim > 4)
         return -1;
@@ -99,7 +99,7 @@ Tensor::Tensor(Input &input, Numbers &numbers, annulus_dtype dtype, std::int64_t
     view_ = {nullptr, dtype, is_statistic ? 3 : 4, {batch, rows, heads, head_dim}, {}};
     if (is_statistic)
         std::swap(view_.shape[1], view_.shape[2]);
-    // The dimensions from the outermost in memory to the innermost, with gaps between them.
+    // Dimensions from the outermost in memory to the innermost, with gaps between them.
     int order[] = {0, 1, 2, 3};
     if (input.once_in(3))
         std::swap(order[1], order[2]);
@@ -110,7 +110,7 @@ Tensor::Tensor(Input &input, Numbers &numbers, annulus_dtype dtype, std::int64_t
     std::int64_t stride = 1;
     for (int i = view_.ndim; i-- > 0;) {
         const int dimension = order[i];
-        if (dimension >= view_.ndim) // of a statistic, which has none
+        if (dimension >= view_.ndim) // a statistic has no such dimension
             continue;
         view_.stride[dimension] = stride;
         stride = stride * std::max<std::int64_t>(view_.shape[dimension], 1) + (input.once_in(6) ? input.below(9) : 0);
@@ -130,7 +130,7 @@ Tensor::Tensor(const Tensor &other)
 }
 
 void Tensor::allocate(std::size_t before) {
-    const std::int64_t bytes = std::clamp<std::int64_t>(extent(view_), 0, most_bytes);
+    const std::int64_t bytes = std::clamp<std::int64_t>(extent(view_), 0, max_bytes);
     memory_ = std::vector<std::byte>(before + static_cast<std::size_t>(bytes), std::byte{0x55});
     before_ = memory_;
     view_.data = memory_.data() + before;
@@ -156,7 +156,7 @@ void Tensor::spoil(Input &input, const Tensor &other) {
     case 2:
         before = 1 + input.below(15);
         break;
-    case 3: // of its own shape
+    case 3: // keeps its own shape
         view_.data = other.view_.data;
         available_ = other.available_;
         return;
