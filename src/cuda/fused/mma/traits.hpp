@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The constants of the kernels on mma.sync: for each head dimension the shapes in order of preference, of which a GPU
-// gets the first one that fits into its shared memory. notes.md tells what else was tried.
+// gets the first one that fits into its shared memory. doc/notes/mma.md tells what else was tried.
 #pragma once
 
 #include "cuda/fused/schedule/kernel_shape.hpp"

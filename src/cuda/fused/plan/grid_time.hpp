@@ -8,7 +8,7 @@
 
 namespace annulus {
 
-// A launch beside its tiles, by a fit to times on an H200 (notes.md).
+// A launch beside its tiles, by a fit to times on an H200 (doc/notes/planning.md).
 constexpr double rows_of_launch = 4000;
 
 // All tiles of a grid, one after the other, by a look at some of its cells.

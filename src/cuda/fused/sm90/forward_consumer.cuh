@@ -247,7 +247,7 @@ template <class Traits> class ForwardConsumer {
         shared_.v_empty[stage.slot()].arrive_as_warp();
     }
 
-    // Not by log2_fast: the kernel that reads these for each block was not timed with it (notes.md).
+    // Not by log2_fast: the kernel that reads these for each block was not timed with it (doc/notes/forward.md).
     __device__ __forceinline__ static void load_weights(Registers &x, const RangePart &own) {
         annulus::load_weights(own, FragmentThread<>().column(), x.weight, [](float count) { return __log2f(count); });
     }
