@@ -47,8 +47,8 @@ html_show_copyright = False
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "README"
-include_patterns = ["README.md", "ABI.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "doc/*.md", "doc/notes/*.md",
-                    "doc/site/*.rst"]
+include_patterns = ["README.md", "ABI.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md",
+                    "doc/*.md", "doc/notes/*.md", "doc/site/*.rst"]
 exclude_patterns = ["build*"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
