@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python examples of README.md, doc/python.md, doc/limits.md and doc/tutorial.md, as a reader runs them. On
-doc/python.md each one runs after the first. torch_replace_test.py runs the examples of slide encoders."""
+"""The Python examples of README.md and of pages of doc/, as a reader runs them. On doc/python.md each one runs
+after the first. torch_replace_test.py runs the examples of slide encoders."""
 
 import contextlib
 import importlib.util
@@ -68,6 +68,9 @@ class PagesTest(unittest.TestCase):
 
     def test_limits(self):
         self.run_page("doc/limits.md")
+
+    def test_semantics(self):
+        self.run_page("doc/semantics.md")
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "needs torch")
     def test_first_of_readme(self):
