@@ -47,7 +47,8 @@ html_show_copyright = False
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "README"
-include_patterns = ["README.md", "ABI.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "doc/*.md", "doc/site/*.rst"]
+include_patterns = ["README.md", "ABI.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md",
+                    "doc/*.md", "doc/notes/*.md", "doc/site/*.rst"]
 exclude_patterns = ["build*"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
@@ -64,6 +65,7 @@ CONTENTS = """
 :hidden:
 
 doc/quickstart
+doc/tutorial
 doc/semantics
 doc/migration
 doc/c
@@ -77,6 +79,13 @@ doc/limits
 doc/troubleshooting
 doc/building
 doc/architecture
+doc/notes/index
+doc/notes/forward
+doc/notes/backward
+doc/notes/planning
+doc/notes/permutation
+doc/notes/ranks
+doc/notes/mma
 doc/site/c_reference
 doc/site/python_reference
 CHANGELOG

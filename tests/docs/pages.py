@@ -12,7 +12,7 @@ from colors import faults
 import tap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ("*.md", "doc/*.md", "src/**/*.md", "bindings/**/README.md")
+PAGES = ("*.md", "doc/**/*.md", "src/**/*.md", "bindings/**/README.md")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 

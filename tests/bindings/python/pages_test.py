@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of README.md and doc/python.md, as a reader runs them: after README.md's first, each by itself. Those of
-slide encoders are in torch_replace_test.py."""
+"""The Python examples of README.md and of pages of doc/, as a reader runs them. On doc/python.md each one runs
+after the first. torch_replace_test.py runs the examples of slide encoders."""
 
 import contextlib
 import importlib.util
@@ -8,12 +8,19 @@ import io
 import os
 import pathlib
 import re
+import socket
 import unittest
 
 import tap
 from capi import np
 
 SOURCE = pathlib.Path(os.environ["ANNULUS_SOURCE"])
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def examples(page):
@@ -32,7 +39,7 @@ def run(example, names):
 class PagesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.first = examples("README.md")[0]
+        cls.first = examples("doc/python.md")[0]
         cls.names, cls.printed = run(cls.first, {})
 
     def test_the_first_prints_the_same_number_twice(self):
@@ -51,6 +58,30 @@ class PagesTest(unittest.TestCase):
         for example in mine:
             with self.subTest(example):
                 run(example, self.names)
+
+    def run_page(self, page, change=lambda example: example):
+        """Runs the blocks of a page one after the other, each with the names of the blocks before."""
+        names = {}
+        for example in examples(page):
+            with self.subTest(example):
+                names, _ = run(change(example), names)
+
+    def test_limits(self):
+        self.run_page("doc/limits.md")
+
+    def test_semantics(self):
+        self.run_page("doc/semantics.md")
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "needs torch")
+    def test_first_of_readme(self):
+        names, _ = run(examples("README.md")[0], {})
+        self.assertEqual(names["y"].shape, (1, 10_000, 512))
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "needs torch")
+    def test_tutorial(self):
+        """Trains for two steps only. The block that needs a process group runs as a single process."""
+        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+        self.run_page("doc/tutorial.md", lambda example: example.replace("range(300)", "range(2)"))
 
     def test_of_numpy(self):
         self.run_all(None)

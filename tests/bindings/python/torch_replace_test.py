@@ -586,18 +586,26 @@ class PageTest(unittest.TestCase):
         np.testing.assert_array_equal(saved["q.npy"], x[0].half().float())
         self.assertEqual((saved["tiles.npy"].dtype, saved["tiles.npy"].tolist()), ("int64", [[256, 0]]))
 
-    def test_from_args_of_other_pages(self):
-        """Each has Prov-GigaPath's five branches."""
-        for page in ("README.md", "doc/python.md"):
-            text = pathlib.Path(os.environ["ANNULUS_SOURCE"], page).read_text(encoding="utf-8")
-            blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-            (block,) = (block for block in blocks if "from_args" in block)
-            names = {"slide_encoder": encoder(torch.float32)}
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(block, names)
-            wanted = annulus.Config.gigapath()
-            self.assertEqual(names["attention"].config.branches, wanted.branches)
-            self.assertEqual(names["attention"].config.padding, wanted.padding)
+    def run_block(self, page, word):
+        """Runs the one Python block of `page` that has `word`. Returns its names and what it printed."""
+        text = pathlib.Path(os.environ["ANNULUS_SOURCE"], page).read_text(encoding="utf-8")
+        blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        (block,) = (block for block in blocks if word in block)
+        names, printed = {"slide_encoder": encoder(torch.float32)}, io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(block, names)
+        return names, printed.getvalue()
+
+    def test_one_line_of_readme(self):
+        _, printed = self.run_block("README.md", "replace_longnet_attention")
+        self.assertIn("DilatedAttention replaced", printed)
+
+    def test_from_args_of_python_page(self):
+        """It has Prov-GigaPath's five branches."""
+        names, _ = self.run_block("doc/python.md", "from_args")
+        wanted = annulus.Config.gigapath()
+        self.assertEqual(names["attention"].config.branches, wanted.branches)
+        self.assertEqual(names["attention"].config.padding, wanted.padding)
 
 
 class KeptTest(unittest.TestCase):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The constants of the kernels on mma.sync: for each head dimension the shapes in order of preference. A GPU gets the
-// first shape that fits into its shared memory. notes.md tells what else was tried.
+// first shape that fits into its shared memory. doc/notes/mma.md tells what else was tried.
 #pragma once
 
 #include "cuda/fused/schedule/kernel_shape.hpp"

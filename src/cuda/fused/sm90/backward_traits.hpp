@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The constants of the fused backward kernels for an element type, a head dimension and what they compute. Each choice
-// was measured; notes.md tells what else was tried.
+// was measured; doc/notes/backward.md tells what else was tried.
 #pragma once
 
 #include "cuda/fused/sm90/backward_params.hpp"

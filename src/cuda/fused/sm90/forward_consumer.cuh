@@ -249,7 +249,7 @@ template <class Traits> class ForwardConsumer {
     }
 
     // Loads log2 of the multiplicities. It does not use log2_fast: the kernel that reads multiplicities for each block
-    // was not timed with it (notes.md).
+    // was not timed with it (doc/notes/forward.md).
     __device__ __forceinline__ static void load_weights(Registers &x, const RangePart &own) {
         annulus::load_weights(own, FragmentThread<>().column(), x.weight, [](float count) { return __log2f(count); });
     }

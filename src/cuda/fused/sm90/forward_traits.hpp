@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The constants of the fused forward kernel for an element type and a head dimension. Each choice was measured;
-// notes.md tells what else was tried.
+// doc/notes/forward.md tells what else was tried.
 #pragma once
 
 #include "cuda/fused/schedule/tile_grid.hpp"
@@ -28,7 +28,7 @@ template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     // Whether Q K^T of a KV block is computed beside the softmax and P V of the block before.
     static constexpr bool overlaps = head_dim <= 64 || head_dim > 128;
     // Whether multiplicities of keys are read once for a range, which is faster than for each KV block. One kernel is
-    // the exception: there the compiler orders the loop worse without these reads (notes.md).
+    // the exception: there the compiler orders the loop worse without these reads (doc/notes/forward.md).
     static constexpr bool loads_weights_once = head_dim != 48;
 
     // Whether KV blocks that hide no keys are processed with the maxima of the blocks before. K is held longer for it.
