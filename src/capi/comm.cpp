@@ -10,7 +10,7 @@
 #include "transport/deadline.hpp"
 #include "transport/local_transport.hpp"
 #include "transport/mpi_plugin.hpp"
-#include "transport/nccl_transport.hpp"
+#include "transport/nccl_transports.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -8,7 +8,8 @@
 #include "cuda/gemm/engine.hpp"
 #include "cuda/results/device_functions.hpp"
 #ifdef ANNULUS_HAVE_NCCL
-#include "transport/nccl_transport.hpp"
+#include "cuda/nccl/nccl_transport.hpp"
+#include "transport/nccl_transports.hpp"
 #endif
 
 #include <iterator>

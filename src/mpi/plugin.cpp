@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plugin's table and its one exported function (transport/mpi_plugin.hpp).
 #include "core/version.hpp"
+#include "mpi/mpi_transport.hpp"
 #include "transport/mpi_plugin.hpp"
-#include "transport/mpi_transport.hpp"
 
 #include <mpi.h>
 

@@ -21,7 +21,7 @@ struct MpiPlugin {
     const char *(*library_version)() noexcept;
 };
 
-// As make_mpi_transport() (transport/mpi_transport.hpp). Throws Error(ANNULUS_ERROR_UNSUPPORTED) if the plugin cannot
+// As make_mpi_transport() (mpi/mpi_transport.hpp). Throws Error(ANNULUS_ERROR_UNSUPPORTED) if the plugin cannot
 // be loaded, or if mpi_comm may belong to another MPI library.
 std::unique_ptr<Transport> make_transport_of_mpi_plugin(const void *mpi_comm);
 

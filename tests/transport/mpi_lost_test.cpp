@@ -4,7 +4,7 @@
 // `stopped`. Each process reports one case in TAP, without a number since they come in any order.
 #include "core/error.hpp"
 #include "cpu/cpu_device.hpp"
-#include "transport/mpi_transport.hpp"
+#include "mpi/mpi_transport.hpp"
 
 #include <mpi.h>
 

@@ -2,8 +2,8 @@
 // The MPI transport, under mpirun. Every process runs every test. A failure on any rank fails the first rank's program.
 #include "core/error.hpp"
 #include "cpu/cpu_device.hpp"
+#include "mpi/mpi_transport.hpp"
 #include "traffic.hpp"
-#include "transport/mpi_transport.hpp"
 
 #include <gtest/gtest.h>
 #include <mpi.h>

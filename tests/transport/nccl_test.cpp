@@ -2,7 +2,7 @@
 // The NCCL transport between threads with a GPU each: what arrives, and which ranks it connects.
 #include "nccl_ranks.hpp"
 
-#include "transport/nccl_library.hpp"
+#include "cuda/nccl/nccl_library.hpp"
 
 #include <numeric>
 #include <thread>

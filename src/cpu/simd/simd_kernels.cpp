@@ -45,7 +45,7 @@ template <class T> struct Row {
     Vector<T> v[count];
 };
 
-template <class T> inline Row<T> load_lanes(const T *source) {
+template <class T> inline Row<T> load_elements(const T *source) {
     Row<T> row;
 #pragma GCC unroll 16
     for (int i = 0; i < Row<T>::count; ++i)
@@ -53,7 +53,7 @@ template <class T> inline Row<T> load_lanes(const T *source) {
     return row;
 }
 
-template <class T> inline void store_lanes(T *target, const Row<T> &row) {
+template <class T> inline void store_elements(T *target, const Row<T> &row) {
 #pragma GCC unroll 16
     for (int i = 0; i < Row<T>::count; ++i)
         store(target + i * width<T>, row.v[i]);
@@ -62,7 +62,7 @@ template <class T> inline void store_lanes(T *target, const Row<T> &row) {
 template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) {
     constexpr T infinity = __builtin_inff();
     constexpr int count = Row<T>::count;
-    const Row<T> old_maximum = load_lanes(m);
+    const Row<T> old_maximum = load_elements(m);
     Row<T> best = old_maximum;
     int key = 0;
     for (; key + 4 <= keys; key += 4) {
@@ -92,7 +92,7 @@ template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) 
         store(correction + i * width<T>, factor);
         sum.v[i] = load<Vector<T>>(l + i * width<T>) * factor;
     }
-    store_lanes(m, best);
+    store_elements(m, best);
 
     for (key = 0; key < keys; ++key) {
         T *s = scores + key * group_columns;
@@ -103,7 +103,7 @@ template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) 
             sum.v[i] += p;
         }
     }
-    store_lanes(l, sum);
+    store_elements(l, sum);
     typename Type<T>::Bits any = 0;
     for (int i = 0; i < width<T>; ++i)
         any |= has_moved[i];
@@ -111,8 +111,8 @@ template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) 
 }
 
 template <class T> void gradient(T *scores, T *d_probability, int keys, const T *lse, const T *delta, T factor) {
-    const Row<T> row_lse = load_lanes(lse);
-    const Row<T> row_delta = load_lanes(delta);
+    const Row<T> row_lse = load_elements(lse);
+    const Row<T> row_delta = load_elements(delta);
     for (int key = 0; key < keys; ++key) {
         T *s = scores + key * group_columns;
         T *d = d_probability ? d_probability + key * group_columns : nullptr;

@@ -351,7 +351,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         Search<rows_are_keys, range_block_rows, row_blocks> search;
         for (PlannedGrid &planned : passes) {
             planned.tiles.sequences = planned.sequences.data();
-            planned.tiles.shapes = planned.shapes.data();
+            planned.tiles.sequence_grids = planned.sequence_grids.data();
             visit(search, planned.tiles);
         }
         expect_same(search.met, all);

@@ -28,9 +28,9 @@ struct PlannedGrid {
     bool is_packed = false; // its range rows are first copied into that permutation
     int classes = 1;        // greatest number of classes of row blocks in a cell
     int row_blocks = 1;     // row blocks of a tile
-    // Only for a grid over several sequences: the sequences, the longest first, and their shapes.
+    // Only for a grid over several sequences: the sequences, the longest first, and their sequence grids.
     std::vector<PlacedSequence> sequences{};
-    std::vector<SequenceGrid> shapes{};
+    std::vector<SequenceGrid> sequence_grids{};
 };
 
 inline std::span<const GridBranch> branches_of(const TileGrid &grid) {

@@ -75,12 +75,12 @@ SequenceGrid sequence_of(const PlannedGrid &planned, const Problem &problem, Gri
     return sequence;
 }
 
-// The addresses of the shapes and sequences of a grid.
+// The addresses of the sequence grids and sequences of a grid.
 struct SequenceTables {
-    SequenceGrid *shapes;
+    SequenceGrid *sequence_grids;
     PlacedSequence *sequences;
     SequenceTables(const PlannedGrid &planned, Workspace &memory)
-        : shapes(memory.take<SequenceGrid>(planned.shapes.size())),
+        : sequence_grids(memory.take<SequenceGrid>(planned.sequence_grids.size())),
           sequences(memory.take<PlacedSequence>(planned.sequences.size())) {}
 };
 
@@ -109,14 +109,14 @@ void lay_out_sequences(const SequencePlans &plans, GridResult what, const Kernel
     for (PlannedGrid &planned : grids) {
         TileGrid &tiles = planned.tiles;
         for (const Plan &plan : plans.plans())
-            planned.shapes.push_back(sequence_of(planned, plan.problem(), what, shape));
+            planned.sequence_grids.push_back(sequence_of(planned, plan.problem(), what, shape));
         std::int64_t tiles_of_head = 0;
         for (const SequencePlans::Item &item : items)
             for (std::int64_t i = 0; i < item.sequence.batches; ++i) {
                 planned.sequences.push_back({static_cast<unsigned>(tiles_of_head), static_cast<int>(item.plan),
                                              static_cast<int>(item.sequence.first_batch + i),
                                              static_cast<int>(item.sequence.rows.start)});
-                tiles_of_head = std::min(too_many_tiles, tiles_of_head + planned.shapes[item.plan].tiles());
+                tiles_of_head = std::min(too_many_tiles, tiles_of_head + planned.sequence_grids[item.plan].tiles());
             }
         tiles.sequence_count = static_cast<int>(planned.sequences.size());
         tiles.tiles_of_head = FastDivmod(static_cast<int>(std::min(tiles_of_head, too_many_tiles - 1)));
@@ -152,9 +152,9 @@ void store_sequences(const PlannedGrid &planned, Workspace &memory, TileGrid &pa
     if (planned.sequences.empty())
         return;
     const SequenceTables tables(planned, memory);
-    store_array(planned.shapes.data(), planned.shapes.size(), tables.shapes, stream);
+    store_array(planned.sequence_grids.data(), planned.sequence_grids.size(), tables.sequence_grids, stream);
     store_array(planned.sequences.data(), planned.sequences.size(), tables.sequences, stream);
-    params.shapes = tables.shapes;
+    params.sequence_grids = tables.sequence_grids;
     params.sequences = tables.sequences;
 }
 

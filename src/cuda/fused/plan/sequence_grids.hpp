@@ -46,7 +46,7 @@ std::vector<RowSequence> row_sequences(const SequencePlans &plans);
 
 // Device memory for what grids and repairs read of several sequences. Both are null for one sequence.
 struct SequenceMemory {
-    std::byte *grid_tables; // for each grid its shapes, then its sequences
+    std::byte *grid_tables; // for each grid its sequence grids, then its sequences
     RowSequence *rows;
 };
 SequenceMemory book_sequences(Workspace &workspace, std::initializer_list<const std::vector<PlannedGrid> *> sides,
@@ -57,7 +57,7 @@ inline void set_sequences(const std::vector<RowSequence> &rows, const SequenceMe
     context.sequence_count = static_cast<std::int32_t>(rows.size());
 }
 
-// Copies a grid's shapes and sequences to the next place of `memory`, and sets their addresses in the kernel's
+// Copies a grid's sequence grids and sequences to the next place of `memory`, and sets their addresses in the kernel's
 // parameters.
 void store_sequences(const PlannedGrid &planned, Workspace &memory, TileGrid &params, cudaStream_t stream);
 

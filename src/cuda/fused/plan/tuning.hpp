@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The measured constants of the fused engine's planner. Each says what it is, its unit, and what was measured on which
-// GPU by which program. src/cuda/fused/notes.md has the measurements.
+// GPU by which program. doc/notes/ has the measurements.
 #pragma once
 
 #include "cuda/fused/schedule/tile_grid.hpp"
@@ -15,7 +15,7 @@ namespace annulus::tuning {
 // The unit is a range row: the time of a tile for one row of a block of a range in which all row blocks of the tile
 // take part. The next three constants are one fit to kernel times of Prov-GigaPath on an H200, at five lengths: of O,
 // dQ, and dK with dV, without a split and with splits after one to three branches. The fit has an error of 6 % at most
-// and 2 % on average (notes.md, "Tiles"). The program is not recorded.
+// and 2 % on average (doc/notes/planning.md). The program is not recorded.
 
 // Time of a launch beside its tiles, in rows.
 inline constexpr double launch_rows = 4000;
@@ -32,14 +32,14 @@ inline constexpr int max_samples = 12;
 // Time of a grid below which a split is not considered, in rows. Not recorded.
 inline constexpr double min_rows_to_split = 3 * launch_rows;
 // Least gain of a split, as a fraction of the time without it. Not recorded; the choices were compared with all splits
-// of nine problems, and were within some 5 % of the fastest (notes.md, "Tiles").
+// of nine problems, and were within some 5 % of the fastest (doc/notes/planning.md).
 inline constexpr double min_gain = 0.05;
 
 // ---- Grids (grids.hpp)
 
 // A grid needs fewer tiles for each multiprocessor than this, if the longest tiles of all cells are to come first.
 // H100, `annulus bench --device cuda --repeats 7 --dtype bfloat16`: Prov-GigaPath at 1,000 to 5,000 tokens 0.91 to 1.24
-// times as fast forward, 1.08 to 1.17 times backward. With more tiles nothing was gained (notes.md, "Tiles").
+// times as fast forward, 1.08 to 1.17 times backward. With more tiles nothing was gained (doc/notes/planning.md).
 inline constexpr unsigned by_length_tiles = 8;
 
 // Ratios of dilations up to which branches are merged; the one with the fewest blocks is taken. Not recorded.
@@ -63,7 +63,7 @@ inline constexpr std::size_t max_room_for_rows = std::size_t{1} << 30;
 // ---- Stored dS (stored_ds_plan.cpp)
 //
 // Measured by the rate of backward over one branch at D = 128, with the cases of tests/benchmarks/peers.py and other
-// lengths. The program was not kept (notes.md, "dS in one launch"). The constants for several passes are from an H100;
+// lengths. The program was not kept (doc/notes/backward.md). The constants for several passes are from an H100;
 // for the other constants the GPU is not recorded.
 
 // A launch has few tiles if it has at most this number for each CTA. Then all tiles of keys come first. Compared with

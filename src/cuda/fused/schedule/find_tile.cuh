@@ -100,7 +100,7 @@ __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, Tile
         number = grid.tiles_of_head.remainder(number);
         placed = find_sequence(grid, lane, number);
     }
-    const SequenceGrid &sequence = is_one ? grid.sequence : grid.shapes[placed.shape];
+    const SequenceGrid &sequence = is_one ? grid.sequence : grid.sequence_grids[placed.sequence_grid];
     const TilePlace place = find_place<rows_are_keys>(grid, sequence, is_one, number);
     head = grid.first_head + (is_one ? place.head : head) * grid.head_step;
     if (place.segment >= sequence.segments)

@@ -115,7 +115,7 @@ struct SequenceGrid {
 // One of several sequences in the rows of a call.
 struct PlacedSequence {
     unsigned first_tile; // among the tiles of a head
-    int shape;           // index of its SequenceGrid
+    int sequence_grid;   // index of its SequenceGrid
     int batch, start;    // batch entry, and the row of its position 0
 
     bool operator==(const PlacedSequence &) const = default;
@@ -160,7 +160,7 @@ struct TileGrid {
     // With several sequences, tile numbers count, from the fastest index: tiles of a cell, cells, segments, sections,
     // sequences, heads. Null for one sequence.
     const PlacedSequence *sequences;
-    const SequenceGrid *shapes;
+    const SequenceGrid *sequence_grids;
     int sequence_count;
     FastDivmod tiles_of_head;
     // The longest tile of each cell comes first, then the next ones. Use it if there are few tiles for each CTA, so

@@ -33,12 +33,4 @@ std::unique_ptr<Transport> make_nccl_transport(const annulus_nccl_id &id, int ra
 // blocking one, NCCL's own calls wait for other ranks without limit, for instance the first call between two ranks.
 std::unique_ptr<Transport> borrow_nccl_transport(void *nccl_comm, bool may_abort);
 
-// The functions above, as the plugin offers them.
-struct NcclTransports {
-    decltype(&make_nccl_id) make_id;
-    decltype(&make_nccl_transports) make_all;
-    decltype(&make_nccl_transport) make_one;
-    decltype(&borrow_nccl_transport) borrow;
-};
-
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/peer_copies.hpp"
+#include "cuda/nccl/peer_copies.hpp"
 
 #include "cuda/device/driver.hpp"
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/nccl_transport.hpp"
+#include "cuda/nccl/nccl_transport.hpp"
 
 #include "core/error.hpp"
 #include "cuda/device/cuda_handle.hpp"
+#include "cuda/nccl/nccl_calls.hpp"
+#include "cuda/nccl/nccl_rank.hpp"
 #include "engine/device.hpp"
 #include "transport/deadline.hpp"
-#include "transport/nccl_calls.hpp"
-#include "transport/nccl_rank.hpp"
 
 #include <algorithm>
 #include <cstddef>

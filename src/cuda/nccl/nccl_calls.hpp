@@ -2,7 +2,7 @@
 // Calls NCCL without blocking: in groups, and with tests whether the communicator is ready again.
 #pragma once
 
-#include "transport/nccl_library.hpp"
+#include "cuda/nccl/nccl_library.hpp"
 
 #include <chrono>
 #include <thread>

@@ -13,11 +13,11 @@
 
 #include "core/error.hpp"
 #include "cuda/device/cuda_handle.hpp"
+#include "cuda/nccl/nccl_library.hpp"
+#include "cuda/nccl/peer_copies.hpp"
 #include "transport/board.hpp"
 #include "transport/deadline.hpp"
 #include "transport/first_failure.hpp"
-#include "transport/nccl_library.hpp"
-#include "transport/peer_copies.hpp"
 #include "transport/transport.hpp"
 
 #include <atomic>

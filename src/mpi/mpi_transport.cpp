@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/mpi_transport.hpp"
+#include "mpi/mpi_transport.hpp"
 
 #include "core/error.hpp"
 #include "transport/deadline.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/nccl_library.hpp"
+#include "cuda/nccl/nccl_library.hpp"
 
 #include "core/error.hpp"
 #include "engine/load_library.hpp"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/nccl_rank.hpp"
+#include "cuda/nccl/nccl_rank.hpp"
 
 #include "cuda/device/cuda_error.hpp"
+#include "cuda/nccl/nccl_calls.hpp"
 #include "engine/blocked_signals.hpp"
 #include "engine/device.hpp"
-#include "transport/nccl_calls.hpp"
 
 #include <chrono>
 #include <cstring>
