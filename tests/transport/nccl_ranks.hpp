@@ -4,8 +4,8 @@
 
 #include "core/error.hpp"
 #include "cuda/cuda_memory.hpp"
+#include "cuda/device/cuda_device.hpp"
 #include "cuda/nccl/nccl_transport.hpp"
-#include "engine/device.hpp"
 
 #include <gtest/gtest.h>
 

@@ -2,6 +2,7 @@
 #include "cuda/nccl/nccl_transport.hpp"
 
 #include "core/error.hpp"
+#include "cuda/device/cuda_device.hpp"
 #include "cuda/device/cuda_handle.hpp"
 #include "cuda/nccl/nccl_calls.hpp"
 #include "cuda/nccl/nccl_rank.hpp"

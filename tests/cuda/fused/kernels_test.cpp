@@ -33,7 +33,7 @@ TEST(KernelsOfMma, AreThoseCompiled) {
             for (int head_dim = 8; head_dim <= 256; head_dim += 8)
                 EXPECT_EQ(mma::are_compiled(capacity, dtype, head_dim),
                           is_served(head_dim, head_dims, {ANNULUS_MMA_HEAD_DIMS}))
-                    << bytes_of(capacity) << " " << dtype << " " << head_dim;
+                    << capacity_bytes(capacity) << " " << dtype << " " << head_dim;
 }
 
 } // namespace
