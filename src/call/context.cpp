@@ -41,14 +41,14 @@ LocalPlanned &annulus_context::plan_alone(const CallProblem &problem, const Limi
 }
 
 RankPlanned &annulus_context::plan_rank(CallProblem problem, const Shards &shards, const Limits &limits,
-                                        std::int64_t most_steps) {
+                                        std::int64_t max_steps) {
     const int rank = comm->rank();
     problem.rows.sequence_length = shards.length();
     problem.rows.queries = problem.rows.keys = shards.window_of(rank);
     check_element_count(problem.rows);
     return executables.distributed.get({problem, shards, limits}, [&] {
         const annulus_config &own = required_config();
-        return std::make_unique<RankPlanned>(own.pattern, problem, shards, rank, own.execution.exchange, most_steps);
+        return std::make_unique<RankPlanned>(own.pattern, problem, shards, rank, own.execution.exchange, max_steps);
     });
 }
 

@@ -54,10 +54,10 @@ struct annulus_context {
     annulus::ExecutionSetting setting() const;
     // Returns the plan of a problem under the config, with its executables.
     annulus::LocalPlanned &plan_alone(const annulus::CallProblem &problem, const annulus::Limits &limits);
-    // Returns the rank's plan, with its executables. A new plan may take `most_steps`. The windows and the sequence
+    // Returns the rank's plan, with its executables. A new plan may take `max_steps`. The windows and the sequence
     // length of `problem` are ignored.
     annulus::RankPlanned &plan_rank(annulus::CallProblem problem, const annulus::Shards &shards,
-                                    const annulus::Limits &limits, std::int64_t most_steps);
+                                    const annulus::Limits &limits, std::int64_t max_steps);
 };
 
 namespace annulus {

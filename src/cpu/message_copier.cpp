@@ -45,7 +45,7 @@ template <class T> void add_row(std::byte *target, const std::byte *values, std:
 
 class CpuRowMover : public MessageCopier {
   public:
-    void fill(const std::vector<TableOfMessage> &tables, const Plan &plan, void *) override {
+    void fill(const std::vector<MessageTable> &tables, const Plan &plan, void *) override {
         for (const auto &[message, table] : tables) {
             table.prefix[0] = 0;
             std::partial_sum(message->rows.begin(), message->rows.end(), table.prefix + 1);

@@ -14,7 +14,7 @@ namespace annulus {
 
 namespace {
 
-// FNV-1a: to tell values apart, not against forged ones.
+// FNV-1a. It tells different values apart, but does not resist forged values.
 class Hash {
   public:
     template <class T> void add(const T &value) {
@@ -44,21 +44,21 @@ std::uint64_t hash_of(const Branch &branch) {
     return hash.value();
 }
 
-// Branches that a card tells apart; the last entry stands for all that follow.
-constexpr std::size_t branch_hashes = 32;
+// A card has a hash for each of the first branches. Its last hash is of all further branches.
+constexpr std::size_t branch_hash_count = 32;
 
-// What the ranks show one another: plain numbers, the same in every build.
+// A card is what each rank sends to all ranks. It holds plain numbers, with one layout in every build.
 struct Card {
-    std::int32_t declines; // not 0: only the message counts
+    std::int32_t declines; // not 0: the rank declines, and only `message` is valid
     std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, key_rule, exchange, branch_count,
         first_head, total_heads;
     std::int64_t batch, rows;
     std::int32_t shards_are_set;
     std::int32_t shards_are_in_order;
     std::int64_t sequence_count;
-    std::uint64_t sequences;
-    std::uint64_t scale, shards; // those that the rank is ready for
-    std::uint64_t branches[branch_hashes];
+    std::uint64_t sequences; // a hash, as the following numbers
+    std::uint64_t scale, shards;
+    std::uint64_t branches[branch_hash_count];
     char message[256];
 };
 
@@ -106,10 +106,10 @@ Card card_of(const Intention &intention) {
     scale.add(pattern.scale.has_value());
     scale.add(pattern.scale.value_or(0));
     card.scale = scale.value();
-    std::array<Hash, branch_hashes> branches;
+    std::array<Hash, branch_hash_count> branches;
     for (std::size_t i = 0; i < pattern.branches.size(); ++i)
-        branches[std::min(i, branch_hashes - 1)].add(hash_of(pattern.branches[i]));
-    for (std::size_t i = 0; i < branch_hashes; ++i)
+        branches[std::min(i, branch_hash_count - 1)].add(hash_of(pattern.branches[i]));
+    for (std::size_t i = 0; i < branch_hash_count; ++i)
         card.branches[i] = branches[i].value();
     return card;
 }
@@ -125,7 +125,7 @@ const char *pass_name(std::int64_t pass) {
     }
 }
 
-// Throws where the cards of rank 0 and of another are not the same.
+// Throws if the card of a rank differs from the card of rank 0.
 void compare(const Card &first, const Card &other, int rank) {
     const auto differ = [&](const char *what, std::int64_t theirs, std::int64_t ours) {
         if (theirs != ours)
@@ -161,14 +161,14 @@ void compare(const Card &first, const Card &other, int rank) {
     if (other.scale != first.scale)
         throw Error(ANNULUS_ERROR_ARGUMENT,
                     "the ranks disagree: the scale of the config differs between ranks %d and 0", rank);
-    for (std::size_t i = 0; i < branch_hashes; ++i)
+    for (std::size_t i = 0; i < branch_hash_count; ++i)
         if (other.branches[i] != first.branches[i])
             throw Error(ANNULUS_ERROR_ARGUMENT,
                         "the ranks disagree: branch %zu%s of the config differs between ranks %d and 0", i,
-                        i + 1 == branch_hashes ? " or a later one" : "", rank);
+                        i + 1 == branch_hash_count ? " or a later one" : "", rank);
 }
 
-// One line, whatever another rank has sent.
+// Returns the message of another rank as one printable line, whatever its bytes are.
 std::array<char, sizeof(Card::message) + 1> printable(const char (&message)[sizeof(Card::message)]) {
     std::array<char, sizeof message + 1> text{};
     std::transform(message, std::find(message, message + sizeof message, '\0'), text.begin(),
@@ -176,6 +176,7 @@ std::array<char, sizeof(Card::message) + 1> printable(const char (&message)[size
     return text;
 }
 
+// Returns the cards of all ranks. Throws if a rank declines.
 std::vector<Card> exchange_cards(Transport &transport, const Card &own) {
     static_assert(std::is_trivially_copyable_v<Card>);
     std::vector<Card> cards(static_cast<std::size_t>(transport.size()));
@@ -190,13 +191,13 @@ std::vector<Card> exchange_cards(Transport &transport, const Card &own) {
 } // namespace
 
 Agreement agree(Transport &transport, const Intention &intention) {
-    // What needs memory comes before the others hear of this rank.
+    // Memory is allocated before the other ranks hear of this rank: a failure can then still be reported to them.
     Agreement agreement{make_shards(std::vector<std::int64_t>(static_cast<std::size_t>(transport.size()))), true};
     Shards own = intention.shards;
     const std::vector<Card> cards = exchange_cards(transport, card_of(intention));
     for (std::size_t rank = 1; rank < cards.size(); ++rank)
         compare(cards.front(), cards[rank], static_cast<int>(rank));
-    if (!own.are_in_order()) { // compare() has found it so, and alike, on all ranks
+    if (!own.are_in_order()) { // compare() has checked that the shards are the same on all ranks
         agreement.shards = std::move(own);
         return agreement;
     }
@@ -236,7 +237,7 @@ void decline(Transport &transport, const char *message) noexcept {
     std::strncpy(card.message, message, sizeof card.message - 1);
     try {
         exchange_cards(transport, card);
-    } catch (...) { // the rank reports what it declined for
+    } catch (...) { // the rank reports the failure for which it declined
     }
 }
 

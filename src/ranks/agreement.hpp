@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether all ranks are about to do the same, and how the sequence is shared among them.
+// The ranks agree before a call: that all of them compute the same, and how the sequence is divided among them.
 #pragma once
 
 #include "core/pattern.hpp"
@@ -19,25 +19,25 @@ struct Intention {
     annulus_pass pass;
     const Pattern &pattern;
     annulus_exchange exchange;
-    const CallProblem &problem; // its query rows are the rank's own; where they lie does not matter
-    const Shards &shards;       // that the rank is ready for; without pieces: it knows of none yet
-    bool shards_are_set;        // by the caller: the shards must be these
+    const CallProblem &problem; // its query rows are the rank's own; their start is ignored
+    const Shards &shards;       // the rank is ready for these shards; without pieces: it knows no shards yet
+    bool shards_are_set;        // true if the caller set `shards`; then the agreed shards must be the same
 };
 
 struct Agreement {
     Shards shards; // of all ranks
-    bool is_ready; // all ranks are ready for these
+    bool is_ready; // every rank is ready for these shards
 };
 
-// Collective. Throws on every rank, with the same message, where two ranks intend different things, or where there are
-// no such shards: Error(ANNULUS_ERROR_ARGUMENT).
+// Collective. Throws Error(ANNULUS_ERROR_ARGUMENT), on every rank with the same message, if two ranks intend different
+// things or if the shards are impossible.
 Agreement agree(Transport &transport, const Intention &intention);
 
-// Collective, after an agreement for which not all ranks were ready: now they are.
+// Collective, after an agreement for which a rank was not ready. Waits until every rank is.
 void confirm(Transport &transport);
 
-// Collective with the others' agree() or confirm(), for a rank that cannot do its part: they throw
-// Error(ANNULUS_ERROR_DECLINED) with the message. Throws nothing of its own.
+// Tells the other ranks that this rank cannot do its part. Collective with their agree() or confirm(), which throws
+// Error(ANNULUS_ERROR_DECLINED) with the message.
 void decline(Transport &transport, const char *message) noexcept;
 
 } // namespace annulus

@@ -14,20 +14,21 @@ namespace annulus {
 
 namespace {
 
-// Shards whose queries ask for the same residues, of segments that reach back to shards before them, or on to those
-// behind: a class has a number. Shards far from one another differ in nothing else.
-std::vector<std::size_t> classify(const Plan &plan, const std::vector<Window> &shards, bool from_before) {
+// Returns the number of each shard's receiver class. The shards of a class ask for the same residues of the segments
+// that they share with shards before them (or after them). Receivers of a class that share the same branches with a
+// sender get messages with the same number of slots.
+std::vector<std::size_t> classify(const Plan &plan, const std::vector<Window> &shards, bool sender_is_before) {
     std::map<std::vector<std::int64_t>, std::size_t> classes;
-    std::vector<std::size_t> class_of_shard;
+    std::vector<std::size_t> shard_classes;
     ResidueSet asked, used;
     for (const Window &shard : shards) {
         std::vector<std::int64_t> key;
         for (std::size_t i = 0; shard.length > 0 && i < plan.branches().size(); ++i) {
             const BranchPlan &branch = plan.branches()[i];
             const std::int64_t r = branch.dilation();
-            const Segment segment = branch.segment(branch.segment_of(from_before ? shard.start : shard.end() - 1));
+            const Segment segment = branch.segment(branch.segment_of(sender_is_before ? shard.start : shard.end() - 1));
             if (!segment.curve.is_linear())
-                continue; // counts whole
+                continue; // a curve's shared keys all count, whatever the residues
             const Window part = intersect(segment.range, shard);
             set_range(residues_of_queries(branch, part.start - segment.range.start, part.length), r, asked);
             intersect(branch.residues(0, plan.problem().heads), r, asked, used);
@@ -35,21 +36,22 @@ std::vector<std::size_t> classify(const Plan &plan, const std::vector<Window> &s
             for (const Interval &run : used)
                 key.insert(key.end(), {run.begin, run.end});
         }
-        class_of_shard.push_back(classes.try_emplace(std::move(key), classes.size()).first->second);
+        shard_classes.push_back(classes.try_emplace(std::move(key), classes.size()).first->second);
     }
-    return class_of_shard;
+    return shard_classes;
 }
 
-// The slots of messages in one direction. Those to a class of shards are as many from every shard whose part of the
-// segments begins with the same residues.
-class Outlines {
+// Counts the slots of messages in one direction. The count is cached by the class of the receiver, and by the length
+// and first residue of the sender's keys in each shared segment.
+class SlotCounter {
   public:
-    explicit Outlines(const Plan &plan) : plan_(plan) {}
+    explicit SlotCounter(const Plan &plan) : plan_(plan) {}
 
-    // Nothing where that takes too many steps.
-    std::optional<std::int64_t> slots(const Window &keys, const Window &queries, std::size_t reader, Steps &steps) {
+    // Returns the slots of all messages from `keys` to `queries`, or nothing if the steps run out.
+    std::optional<std::int64_t> slots(const Window &keys, const Window &queries, std::size_t receiver_class,
+                                      Steps &steps) {
         std::vector<SharedBranch> branches = shared_branches(plan_, keys, queries, steps);
-        std::vector<std::int64_t> key{static_cast<std::int64_t>(reader)};
+        std::vector<std::int64_t> key{static_cast<std::int64_t>(receiver_class)};
         for (const SharedBranch &shared : branches)
             key.insert(key.end(), {shared.index, shared.keys.length,
                                    (shared.keys.start - shared.segment.range.start) % shared.dilation()});
@@ -71,8 +73,9 @@ class Outlines {
     std::map<std::vector<std::int64_t>, std::int64_t> known_;
 };
 
-// Pairs of shards that are looked at, some nanoseconds each where the slots are known: all of 8192 shards.
-constexpr std::int64_t most_pairs = std::int64_t{1} << 26;
+// The most pairs of shards that are looked at, which is every pair of 8192 shards. A pair takes some nanoseconds if its
+// slots are cached.
+constexpr std::int64_t max_pairs = std::int64_t{1} << 26;
 
 } // namespace
 
@@ -82,51 +85,51 @@ bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
     std::int64_t longest = 0;
     for (const Window &window : shards)
         longest = std::max(longest, window.length);
-    std::vector<std::int64_t> slots(shards.size()); // that a rank receives
-    Steps steps(estimate_steps), pairs(most_pairs);
-    for (const bool forwards : {true, false}) {
-        if (!forwards && plan.causal())
+    std::vector<std::int64_t> slots(shards.size()); // that each shard receives
+    Steps steps(estimate_steps), pairs(max_pairs);
+    for (const bool is_forward : {true, false}) {
+        if (!is_forward && plan.causal())
             break;
         if (!steps.take(static_cast<std::int64_t>(shards.size() * plan.branches().size())))
             return false;
-        const std::vector<std::size_t> class_of_shard = classify(plan, shards, forwards);
-        // Slots of a message to a class of shards, as long as the same branches reach them.
+        const std::vector<std::size_t> shard_classes = classify(plan, shards, is_forward);
+        // The slots from shard `from` to a receiver class, valid for receivers that the same number of branches reach.
         struct Known {
             int from = -1;
             std::size_t branches = 0;
             std::int64_t slots = 0;
         };
         std::vector<Known> known(shards.size());
-        Outlines outlines(plan);
+        SlotCounter slot_counter(plan);
         std::vector<std::int64_t> reach;
         for (int from = 0; from < ranks; ++from) {
             const Window &keys = shard(from);
             if (keys.length == 0)
                 continue;
-            // How far on the segments reach that have the end of the shard, or how far back those with its start.
+            // How many positions the segments at the shard's border extend beyond it, in ascending order.
             reach.clear();
             for (const BranchPlan &branch : plan.branches()) {
-                const Window range = branch.segment(branch.segment_of(forwards ? keys.end() - 1 : keys.start)).range;
-                reach.push_back(forwards ? range.end() - keys.end() : keys.start - range.start);
+                const Window range = branch.segment(branch.segment_of(is_forward ? keys.end() - 1 : keys.start)).range;
+                reach.push_back(is_forward ? range.end() - keys.end() : keys.start - range.start);
             }
             std::sort(reach.begin(), reach.end());
-            std::size_t short_ones = 0;
-            for (int to = forwards ? from + 1 : from - 1; to >= 0 && to < ranks; to += forwards ? 1 : -1) {
+            std::size_t short_reach_count = 0;
+            for (int to = is_forward ? from + 1 : from - 1; to >= 0 && to < ranks; to += is_forward ? 1 : -1) {
                 const Window &queries = shard(to);
                 if (queries.length == 0)
                     continue;
-                const std::int64_t apart = forwards ? queries.start - keys.end() : keys.start - queries.end();
-                while (short_ones < reach.size() && reach[short_ones] <= apart)
-                    ++short_ones;
-                const std::size_t branches = reach.size() - short_ones;
+                const std::int64_t apart = is_forward ? queries.start - keys.end() : keys.start - queries.end();
+                while (short_reach_count < reach.size() && reach[short_reach_count] <= apart)
+                    ++short_reach_count;
+                const std::size_t branches = reach.size() - short_reach_count;
                 if (branches == 0)
                     break;
                 if (!pairs.take(1))
                     return false;
-                const std::size_t reader = class_of_shard[static_cast<std::size_t>(to)];
-                Known &message = known[reader];
+                const std::size_t receiver_class = shard_classes[static_cast<std::size_t>(to)];
+                Known &message = known[receiver_class];
                 if (message.from != from || message.branches != branches) {
-                    const std::optional<std::int64_t> count = outlines.slots(keys, queries, reader, steps);
+                    const std::optional<std::int64_t> count = slot_counter.slots(keys, queries, receiver_class, steps);
                     if (!count)
                         return false;
                     message = {from, branches, *count};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the exchange `auto` comes to.
+// Which exchange `auto` selects.
 #pragma once
 
 #include "core/plan.hpp"
@@ -8,8 +8,8 @@
 
 namespace annulus {
 
-// Whether for every rank the slots of all it receives are no more than the longest shard has positions. False as well
-// where it takes more than estimate_steps to find out, or more than 2^26 pairs of shards are in reach of one another.
+// True if no shard receives more slots than the longest shard has positions. Then `auto` selects `gather`, else `ring`.
+// False also if the answer takes more than estimate_steps, or if more than 2^26 pairs of shards reach one another.
 bool gather_is_small(const Plan &plan, const std::vector<Window> &shards);
 
 } // namespace annulus

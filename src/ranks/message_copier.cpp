@@ -11,7 +11,7 @@ RowTable book_table(Workspace &workspace, const Message &message) {
         table.firsts = workspace.take<std::int64_t>(heads);
     } else {
         table.positions = workspace.take<std::int64_t>(message.total_rows());
-        table.counts = workspace.take<std::int64_t>(heads * message.pieces());
+        table.counts = workspace.take<std::int64_t>(heads * message.piece_count());
         table.segments =
             workspace.take<std::byte>(static_cast<std::int64_t>(message.segments.size() * sizeof(CommonSegment)));
     }

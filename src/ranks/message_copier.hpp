@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moving the rows of a message between tensors and the wire, on the device of a context.
+// Moves the rows of a message between tensors and the wire, on the device of a context.
 #pragma once
 
 #include "core/workspace.hpp"
@@ -16,18 +16,18 @@
 
 namespace annulus {
 
-// Where the rows of a message stand on the wire and in the sequence, in the device's memory: row prefix[g] + j of a
-// batch entry is the j-th wanted row of kv head g.
+// The rows of a message on the wire, with their positions in the sequence. On the wire, row prefix[g] + j of a batch
+// entry is the j-th wanted row of kv head g. The arrays are in the device's memory.
 struct RowTable {
     std::int64_t *prefix;    // [G + 1]
-    std::int64_t *firsts;    // [G], of a regular message
-    std::int64_t *positions; // [total rows], of another
-    std::int64_t *counts;    // [G, pieces of the keys], of another: how many rows are wanted in each
-    std::byte *segments;     // room for the message's, of another
+    std::int64_t *firsts;    // [G]; only for a regular message
+    std::int64_t *positions; // [total rows]; this and the following only for an irregular message
+    std::int64_t *counts;    // [G, piece count]: the number of wanted rows in each piece of the keys
+    std::byte *segments;     // room for a copy of the message's segments
 };
 
-// A table that is to be filled.
-struct TableOfMessage {
+// A table that fill() is to fill, and its message.
+struct MessageTable {
     const Message *message;
     RowTable table;
 };
@@ -40,7 +40,7 @@ struct RowView {
     std::int64_t start = 0, stride = 1;
 };
 
-// The rows of a message in up to two tensors and on the wire, [batch, total rows, D] of each.
+// The rows of a message in up to two tensors and on the wire. On the wire each tensor has [batch, total rows, D].
 struct RowMove {
     struct Ends {
         RowView rows;
@@ -59,14 +59,15 @@ class MessageCopier {
   public:
     virtual ~MessageCopier() = default;
 
-    // Fills tables; `plan` is the one that their messages were made from.
-    virtual void fill(const std::vector<TableOfMessage> &tables, const Plan &plan, void *stream) = 0;
+    // Fills tables. `plan` is the plan that their messages were made from.
+    virtual void fill(const std::vector<MessageTable> &tables, const Plan &plan, void *stream) = 0;
     // wire = rows; rows = wire; rows += wire.
     virtual void pack(const RowMove &move, void *stream) = 0;
     virtual void unpack(const RowMove &move, void *stream) = 0;
     virtual void add(const RowMove &move, void *stream) = 0;
 };
 
+// Books the arrays of a message's table.
 RowTable book_table(Workspace &workspace, const Message &message);
 
 } // namespace annulus

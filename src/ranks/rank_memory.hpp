@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a rank's call: partial results, rows of other ranks where they are computed with, rows on the wire.
+// The memory that the executables of a shard use beside their own workspace: partial results, rows of other shards in
+// slots, and rows on the wire.
 #pragma once
 
 #include "core/workspace.hpp"
@@ -13,14 +14,16 @@
 
 namespace annulus {
 
-// Rows of two tensors, one behind the other; or, where only dV is wanted, of one, K or dV, which is then both.
+// The rows of K and V, or of dK and dV, one tensor after the other. If only dV is wanted, it is K or dV alone, which
+// first() and second() both return.
 struct RowPair {
     std::byte *memory = nullptr;
     std::int64_t bytes = 0; // of one tensor
     int tensors = 2;
     std::size_t total_bytes() const { return static_cast<std::size_t>(tensors * bytes); }
     std::byte *first() const { return memory; }
-    std::byte *second() const { return memory ? memory + (tensors - 1) * bytes : nullptr; } // null while it is booked
+    // Returns null while bytes are counted, when there is no memory.
+    std::byte *second() const { return memory ? memory + (tensors - 1) * bytes : nullptr; }
 };
 
 // A message on the wire.
@@ -30,31 +33,32 @@ struct WireBuffer {
     RowPair wire;
 };
 
-// A message where it is computed with, by slots; a full one arrives there straight from the wire.
+// A received message in slots. A full message is received there directly, without a WireBuffer.
 struct ReceiveSlots {
     const Message *message = nullptr;
     RowPair rows;      // K and V
-    RowPair gradients; // dK and dV, backward
+    RowPair gradients; // backward: dK and dV
 };
 
-// Rounds that follow one another share theirs.
+// The memory of one round. Different rounds share memory as far as they do not need it at the same time.
 struct RoundMemory {
-    std::vector<WireBuffer> leaving, arriving;   // K and V of sends, and of receives that are not full
-    std::vector<ReceiveSlots> received;          // of receives
-    std::vector<WireBuffer> returning, returned; // dK and dV of receives that are not full, and of sends
-    std::vector<TableOfMessage> tables, tables_of_gradients;
+    // Messages that are not full are received in `arriving`, and their gradients are sent from `returning`.
+    std::vector<WireBuffer> leaving, arriving;         // K and V that are sent, and that are received
+    std::vector<ReceiveSlots> received;                // every received message
+    std::vector<WireBuffer> returning, returned;       // dK and dV that are sent, and that are received
+    std::vector<MessageTable> tables, gradient_tables; // filled before rows, and before gradients, travel
 };
 
 struct RankMemory {
-    PartialResults own; // of the rank's queries; backward also dK and dV of its own keys, or dV alone
+    PartialResults own; // of the shard's queries; in backward also dK and dV of its own keys, or dV alone
     std::vector<RoundMemory> rounds;
 
-    // Gradients return with the tables of the rows that they are of, and have none of their own: no other round's lie
-    // there meanwhile.
-    bool keeps_tables() const { return rounds.size() == 1; }
-    // Books all of it anew. Allocates nothing on the host the second time.
+    // True if the gradients of a message use the table of its rows. That is possible if there is one round: then no
+    // other round's tables overwrite it before the gradients return.
+    bool shares_tables() const { return rounds.size() == 1; }
+    // Books all memory anew. A second call allocates nothing on the host.
     void book(Workspace &workspace, const RankPlan &plan, annulus_pass pass);
-    // The partial results of the part with these keys.
+    // Returns the partial results of the executable that attends to these keys.
     PartialResults partial_results(const ReceiveSlots &slots) const;
 };
 

@@ -25,7 +25,7 @@ Problem remote_problem(Problem problem, const Message &message) {
 
 } // namespace
 
-std::int64_t bytes_of_rows(const Problem &problem, std::int64_t rows, annulus_dtype dtype) {
+std::int64_t row_tensor_bytes(const Problem &problem, std::int64_t rows, annulus_dtype dtype) {
     return problem.batch * rows * problem.head_dim * dtype_bytes(dtype);
 }
 
@@ -44,16 +44,18 @@ bool RankPlan::communicates() const {
 
 namespace {
 
-// Two tensors of rows each way: K and V, and backward dK and dV of the accumulation's type the other way; or one.
-std::uint64_t bytes_of_messages(const RankPlan &plan, std::vector<const Message *> Round::*messages, bool gradients) {
+// Returns the bytes of all messages that travel between ranks in one direction. `are_gradients`: dK and dV, in the
+// dtype of sums; else K and V.
+std::uint64_t message_bytes(const RankPlan &plan, std::vector<const Message *> Round::*messages, bool are_gradients) {
     const Problem &problem = plan.local().problem();
-    const annulus_dtype dtype = gradients ? sum_dtype(problem.dtype) : problem.dtype;
-    const int tensors = tensors_of_messages(problem);
+    const annulus_dtype dtype = are_gradients ? sum_dtype(problem.dtype) : problem.dtype;
+    const int tensors = message_tensor_count(problem);
     std::int64_t bytes = 0;
     for (const Round &round : plan.schedule().rounds())
         for (const Message *message : round.*messages)
             if (plan.schedule().travels(*message) &&
-                __builtin_add_overflow(bytes, tensors * bytes_of_rows(problem, message->total_rows(), dtype), &bytes))
+                __builtin_add_overflow(bytes, tensors * row_tensor_bytes(problem, message->total_rows(), dtype),
+                                       &bytes))
                 throw Error(ANNULUS_ERROR_ARGUMENT,
                             "the rows that rank %d would exchange with the others are more than 64 bits can count",
                             plan.schedule().owner(plan.schedule().shard()));
@@ -63,13 +65,13 @@ std::uint64_t bytes_of_messages(const RankPlan &plan, std::vector<const Message 
 } // namespace
 
 std::uint64_t RankPlan::sent_bytes(annulus_pass pass) const {
-    return bytes_of_messages(*this, &Round::sends, false) +
-           (pass == ANNULUS_PASS_BACKWARD ? bytes_of_messages(*this, &Round::receives, true) : 0);
+    return message_bytes(*this, &Round::sends, false) +
+           (pass == ANNULUS_PASS_BACKWARD ? message_bytes(*this, &Round::receives, true) : 0);
 }
 
 std::uint64_t RankPlan::received_bytes(annulus_pass pass) const {
-    return bytes_of_messages(*this, &Round::receives, false) +
-           (pass == ANNULUS_PASS_BACKWARD ? bytes_of_messages(*this, &Round::sends, true) : 0);
+    return message_bytes(*this, &Round::receives, false) +
+           (pass == ANNULUS_PASS_BACKWARD ? message_bytes(*this, &Round::sends, true) : 0);
 }
 
 std::uint64_t RankPlan::bytes() const {

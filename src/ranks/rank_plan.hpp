@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done for one shard of a problem, by the rank that has it: its queries meet its own keys, and those rows of
-// other shards that they attend to.
+// The plan of one shard, for the rank that owns it: its queries against its own keys, and against the rows of other
+// shards that they attend to.
 #pragma once
 
 #include "core/plan.hpp"
@@ -14,38 +14,39 @@
 
 namespace annulus {
 
-// How many tensors a message has rows of: K and V, or where only dV is wanted K; gradients alike.
-constexpr int tensors_of_messages(const Problem &problem) {
+// Returns the number of tensors whose rows a message has: 2 for K and V, or 1 for K if only dV is wanted. Gradients
+// have the same number.
+constexpr int message_tensor_count(const Problem &problem) {
     return problem.gradients.only_v ? 1 : 2;
 }
 
 class RankPlan {
   public:
-    // `layout` outlives it. Throws as Schedule.
+    // `layout` outlives it. Throws as Schedule does.
     RankPlan(const ShardLayout &layout, int shard, Steps &steps);
 
-    // The shard's queries against its own keys.
+    // Returns the plan of the shard's queries against its own keys.
     const Plan &local() const { return local_; }
-    // The shard's queries against the keys of a message.
+    // Returns the plan of the shard's queries against the keys of a received message.
     const Plan &remote(const Message &message) const { return remote_.at(&message); }
     const Schedule &schedule() const { return schedule_; }
-    // Whether the shard has anything to do with others, be they the same rank's.
+    // True if the shard exchanges a message with another shard, also with one of the same rank.
     bool communicates() const;
 
-    // To and from other ranks.
+    // Return the bytes that a pass sends to other ranks, and receives from them.
     std::uint64_t sent_bytes(annulus_pass pass) const;
     std::uint64_t received_bytes(annulus_pass pass) const;
 
-    // Host memory, messages included, without what the layout has.
+    // Returns the bytes of host memory, with the messages and without the layout.
     std::uint64_t bytes() const;
 
   private:
     Plan local_;
     Schedule schedule_;
-    std::map<const Message *, Plan> remote_; // of each that is received
+    std::map<const Message *, Plan> remote_; // by received message
 };
 
-// Bytes of some rows of one tensor, of all batch entries.
-std::int64_t bytes_of_rows(const Problem &problem, std::int64_t rows, annulus_dtype dtype);
+// Returns the bytes of one tensor with this number of rows in each batch entry. A row has the D elements of one head.
+std::int64_t row_tensor_bytes(const Problem &problem, std::int64_t rows, annulus_dtype dtype);
 
 } // namespace annulus

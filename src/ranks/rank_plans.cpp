@@ -17,7 +17,7 @@ Problem with_windows(Problem problem, const Window &rows) {
     return problem;
 }
 
-// Element i tells how many rows of the rank lie in the shards before shard i.
+// Returns, for each shard, how many rows the rank has in the shards before it.
 std::vector<std::int64_t> rows_before_shards(const Shards &shards, int rank) {
     std::vector<std::int64_t> before;
     before.reserve(shards.pieces.size());
@@ -29,8 +29,8 @@ std::vector<std::int64_t> rows_before_shards(const Shards &shards, int rank) {
     return before;
 }
 
-// Calls use(shard, rows) for the shards that have rows of a sequence.
-template <class Use> void for_each_part(const Shards &shards, const Sequence &sequence, const Use &use) {
+// Calls use(shard, rows) for each shard that has rows of a sequence.
+template <class Use> void for_each_shard(const Shards &shards, const Sequence &sequence, const Use &use) {
     const ShardRange range = shards_in(shards.pieces, sequence.rows);
     for (auto i = static_cast<std::size_t>(range.first); i < static_cast<std::size_t>(range.last); ++i)
         if (const Window rows = intersect(shards.pieces[i], sequence.rows); rows.length > 0)
@@ -39,7 +39,7 @@ template <class Use> void for_each_part(const Shards &shards, const Sequence &se
 
 std::int64_t rows_of_rank(const Shards &shards, const Sequence &sequence, int rank) {
     std::int64_t count = 0;
-    for_each_part(shards, sequence, [&](std::size_t shard, const Window &rows) {
+    for_each_shard(shards, sequence, [&](std::size_t shard, const Window &rows) {
         count += shards.owners[shard] == rank ? rows.length : 0;
     });
     return count;
@@ -48,37 +48,39 @@ std::int64_t rows_of_rank(const Shards &shards, const Sequence &sequence, int ra
 } // namespace
 
 RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
-                     annulus_exchange exchange, std::int64_t most_steps)
+                     annulus_exchange exchange, std::int64_t max_steps)
     : ranks_(std::ranges::max(shards.owners) + 1), rows_(with_windows(problem.rows, shards.window_of(rank))),
       covers_rows_(true) {
     const bool is_one_shard = std::ranges::count(shards.owners, rank) == 1;
     const std::vector<std::int64_t> rows_before = rows_before_shards(shards, rank);
-    Steps steps(most_steps);
+    Steps steps(max_steps);
     std::int64_t pairs = 0;
-    // The rank's rows of a sequence that lies on `parts`, in positions of the sequence: part i is of shard indices[i].
-    const auto share = [&](const Sequence &sequence, Shards parts, const std::vector<std::size_t> &indices) {
-        Shared &shared =
-            shared_.emplace_back(sequence, pattern, problem_of(rows_, sequence), std::move(parts), exchange);
+    // Plans the rank's rows of a shared sequence. `shards_of_sequence` has the sequence's rows, in positions of the
+    // sequence; its shard i is in shard indices[i] of all rows.
+    const auto share = [&](const Sequence &sequence, Shards shards_of_sequence,
+                           const std::vector<std::size_t> &indices) {
+        Shared &shared = shared_.emplace_back(sequence, pattern, problem_of(rows_, sequence),
+                                              std::move(shards_of_sequence), exchange);
         const ShardLayout &layout = shared.layout;
         const int count = static_cast<int>(indices.size());
-        for (int part = 0; part < count; ++part)
-            pairs += layout.owner(part) == rank ? layout.pairs_of(part) : 0;
-        if (pairs > most_shard_pairs)
+        for (int index = 0; index < count; ++index)
+            pairs += layout.owner(index) == rank ? layout.reachable_pairs(index) : 0;
+        if (pairs > max_shard_pairs)
             throw Error(ANNULUS_ERROR_UNSUPPORTED,
                         "%zu shards are too many for segments as long as these: planning for rank %d takes %lld pairs "
                         "of a sending and a receiving shard; there may be %lld",
                         shards.pieces.size(), rank, static_cast<long long>(pairs),
-                        static_cast<long long>(most_shard_pairs));
-        for (int part = 0; part < count; ++part) {
-            if (layout.owner(part) != rank)
+                        static_cast<long long>(max_shard_pairs));
+        for (int index = 0; index < count; ++index) {
+            if (layout.owner(index) != rank)
                 continue;
-            const std::size_t shard = indices[static_cast<std::size_t>(part)];
+            const std::size_t shard = indices[static_cast<std::size_t>(index)];
             const std::int64_t position_of_row_0 =
                 is_one_shard ? rows_.queries.start : shards.pieces[shard].start - rows_before[shard];
-            shared.shards.emplace_back(position_of_row_0, layout, part, steps);
+            shared.shards.emplace_back(position_of_row_0, layout, index, steps);
         }
     };
-    if (problem.sequences.empty()) { // shards without rows, too: the rank's may be one
+    if (problem.sequences.empty()) { // also shards without rows, since the rank's own may be empty
         std::vector<std::size_t> all(shards.pieces.size());
         std::iota(all.begin(), all.end(), std::size_t{0});
         share({0, rows_.batch, {0, rows_.sequence_length}}, shards, all);
@@ -98,14 +100,14 @@ RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const S
         if (is_one_shard && here == sequence.rows.length) {
             own.push_back(sequence);
         } else if (here > 0) {
-            Shards parts;
+            Shards shards_of_sequence;
             std::vector<std::size_t> indices;
-            for_each_part(shards, sequence, [&](std::size_t shard, const Window &rows) {
-                parts.pieces.push_back({rows.start - sequence.rows.start, rows.length});
-                parts.owners.push_back(shards.owners[shard]);
+            for_each_shard(shards, sequence, [&](std::size_t shard, const Window &rows) {
+                shards_of_sequence.pieces.push_back({rows.start - sequence.rows.start, rows.length});
+                shards_of_sequence.owners.push_back(shards.owners[shard]);
                 indices.push_back(shard);
             });
-            share(sequence, std::move(parts), indices);
+            share(sequence, std::move(shards_of_sequence), indices);
         }
     }
     covers_rows_ = covered == rows_.batch * rows_.queries.length;
@@ -114,9 +116,9 @@ RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const S
 }
 
 annulus_exchange RankPlans::exchange() const {
-    const bool rings = std::ranges::any_of(
+    const bool has_ring = std::ranges::any_of(
         shared_, [](const Shared &shared) { return shared.layout.exchange() == ANNULUS_EXCHANGE_RING; });
-    return rings ? ANNULUS_EXCHANGE_RING : ANNULUS_EXCHANGE_GATHER;
+    return has_ring ? ANNULUS_EXCHANGE_RING : ANNULUS_EXCHANGE_GATHER;
 }
 
 std::uint64_t RankPlans::traffic(annulus_pass pass, std::uint64_t (RankPlan::*bytes)(annulus_pass) const) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank does for the sequences of a call: those that it has all rows of are its own affair, those that it
-// shares with other ranks are a RankPlan for each of its shards.
+// One rank's plans for the sequences of a call. A sequence that the rank has all rows of needs no other rank. For a
+// sequence that it shares with other ranks it has a RankPlan for each of its shards.
 #pragma once
 
 #include "core/sequences.hpp"
@@ -21,51 +21,55 @@ namespace annulus {
 class RankPlans {
   public:
     struct Shard {
-        std::int64_t position_of_row_0; // of the rank's rows, where they went on before the shard as they do in it
-        RankPlan plan;                  // stays where it is made
+        // The position that row 0 of the rank's tensors would have if the shard's positions continued before the shard.
+        std::int64_t position_of_row_0;
+        RankPlan plan; // is not moved: executables refer to it
 
         Shard(std::int64_t position, const ShardLayout &layout, int shard, Steps &steps)
             : position_of_row_0(position), plan(layout, shard, steps) {}
     };
     struct Shared {
         Sequence sequence;
-        ShardLayout layout;       // stays where it is made
-        std::deque<Shard> shards; // in which the rank has rows of it
+        ShardLayout layout;       // is not moved: plans refer to it
+        std::deque<Shard> shards; // the rank's shards of the sequence
 
         Shared(const Sequence &rows, const Pattern &pattern, const Problem &problem, Shards pieces,
                annulus_exchange exchange)
             : sequence(rows), layout(pattern, problem, std::move(pieces), exchange) {}
     };
 
-    // The problem's windows are not looked at. Throws Error(ANNULUS_ERROR_UNSUPPORTED) where planning takes more than
-    // `most_steps`, or the rank's shards have more than most_shard_pairs in reach, and Error(ANNULUS_ERROR_ARGUMENT)
-    // where a sequence leaves the rows of all ranks.
+    // Ignores the problem's windows. Throws
+    //
+    // - Error(ANNULUS_ERROR_UNSUPPORTED) if planning takes more than `max_steps`, or if the rank's shards are in more
+    //   than max_shard_pairs pairs of a sending and a receiving shard;
+    // - Error(ANNULUS_ERROR_ARGUMENT) if a sequence ends beyond the rows of all ranks.
     RankPlans(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
-              annulus_exchange exchange, std::int64_t most_steps);
-    // Calls refer to it.
+              annulus_exchange exchange, std::int64_t max_steps);
+    // Executables refer to it.
     RankPlans(const RankPlans &) = delete;
     RankPlans &operator=(const RankPlans &) = delete;
 
-    // How many ranks there are.
+    // Returns the number of ranks.
     int ranks() const { return ranks_; }
-    // The rank's rows: where they are one shard among those of all, else from 0 on.
+    // Returns a problem whose windows are the rank's rows, as Shards::window_of() gives them.
     const Problem &rows() const { return rows_; }
-    // Sequences of which it has all rows; null where there are none.
+    // Returns the plans of the sequences that the rank has all rows of; null if there are none.
     const SequencePlans *own() const { return own_ ? &*own_ : nullptr; }
-    // Those of which it has some, in the order of their rows; where all rows are one sequence, this one.
+    // Returns the sequences that the rank shares, in the order of their rows. If a call names no sequences, all rows
+    // are one shared sequence.
     const std::deque<Shared> &shared() const { return shared_; }
-    // Each of the rank's rows belongs to a sequence.
+    // True if each of the rank's rows belongs to a sequence.
     bool covers_rows() const { return covers_rows_; }
 
-    // What `auto` comes to: `ring` where it does for some sequence.
+    // Returns `ring` if any shared sequence uses it, else `gather`.
     annulus_exchange exchange() const;
     // Return the bytes that the rank exchanges with other ranks in one call of a pass.
     std::uint64_t sent_bytes(annulus_pass pass) const;
     std::uint64_t received_bytes(annulus_pass pass) const;
 
-    // The pairs of all of the rank's queries, as Plan::pairs().
+    // Returns the (query, key) pairs of the rank's queries, as Plan::pairs() counts them.
     double pairs(std::int32_t branch) const;
-    // Host memory, messages included.
+    // Returns the bytes of host memory, with the messages.
     std::uint64_t bytes() const;
 
   private:

@@ -43,9 +43,9 @@ bool contains(const ResidueSet &set, std::int64_t residue) {
 }
 
 ResidueCounts::ResidueCounts(std::int64_t r, const std::vector<Interval> &places) : r_(r) {
-    std::vector<std::pair<std::int64_t, std::int64_t>> changes; // (residue, by how many more from it on)
+    std::vector<std::pair<std::int64_t, std::int64_t>> changes; // (residue, change of `extra` from it on)
     for (const Interval &interval : places) {
-        rounds_ += interval.length() / r;
+        base_count_ += interval.length() / r;
         for_each_interval({interval.begin % r, interval.length() % r}, r, [&](std::int64_t begin, std::int64_t end) {
             changes.emplace_back(begin, 1);
             changes.emplace_back(end, -1);
@@ -56,10 +56,10 @@ ResidueCounts::ResidueCounts(std::int64_t r, const std::vector<Interval> &places
     for (const auto &[residue, change] : changes) {
         if (residue > piece.begin) {
             pieces_.push_back(piece);
-            piece.below += (residue - piece.begin) * piece.more;
+            piece.below += (residue - piece.begin) * piece.extra;
             piece.begin = residue;
         }
-        piece.more += change;
+        piece.extra += change;
     }
     if (piece.begin < r)
         pieces_.push_back(piece);
@@ -75,7 +75,7 @@ std::int64_t ResidueCounts::count(const ResidueSet &set) const {
 ResidueSet ResidueCounts::occurring() const {
     ResidueSet set;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
-        if (rounds_ + pieces_[i].more == 0)
+        if (base_count_ + pieces_[i].extra == 0)
             continue;
         const std::int64_t end = i + 1 < pieces_.size() ? pieces_[i + 1].begin : r_;
         if (!set.empty() && set.back().end == pieces_[i].begin)
@@ -90,7 +90,7 @@ std::int64_t ResidueCounts::below(std::int64_t residue) const {
     const auto next = std::partition_point(pieces_.begin(), pieces_.end(),
                                            [&](const Piece &piece) { return piece.begin <= residue; });
     const Piece &piece = *(next - 1);
-    return rounds_ * residue + piece.below + (residue - piece.begin) * piece.more;
+    return base_count_ * residue + piece.below + (residue - piece.begin) * piece.extra;
 }
 
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets of residues, and how many places of a shard's part of a segment have each.
+// Sets of residues, and the number of places with each residue.
 #pragma once
 
 #include "core/hilbert.hpp"
@@ -10,37 +10,39 @@
 
 namespace annulus {
 
-// Intervals in order that do not overlap.
+// Residues as intervals in order, which do not overlap.
 using ResidueSet = std::vector<Interval>;
 
-// Sets `set` to the residues of a range modulo r.
+// Writes the residues of a range modulo r to `set`.
 void set_range(const ResidueRange &range, std::int64_t r, ResidueSet &set);
 
-// Sets `both` to the residues of a range modulo r that are in a set.
+// Writes the residues that are in a range modulo r and in a set to `both`.
 void intersect(const ResidueRange &range, std::int64_t r, const ResidueSet &set, ResidueSet &both);
 
 bool contains(const ResidueSet &set, std::int64_t residue);
 
-// How many places of some intervals have each residue modulo r: as many as there are whole rounds of r, and in some
-// pieces more.
+// The number of places with each residue modulo r, over some intervals of places. Every residue has the base count,
+// which comes from r consecutive places at a time. Some residues have extra places from the rests of the intervals.
 class ResidueCounts {
   public:
     ResidueCounts(std::int64_t r, const std::vector<Interval> &places);
 
-    // Places with these residues.
+    // Returns the number of places with these residues.
     std::int64_t count(const ResidueSet &set) const;
-    // Residues that occur.
+    // Returns the residues that at least one place has.
     ResidueSet occurring() const;
 
   private:
-    // From `begin` to the next piece a residue has `more` places than rounds; all below it together, `below`.
+    // Each residue from `begin` to the next piece has `extra` places beyond the base count. All residues below `begin`
+    // together have `below` such extra places.
     struct Piece {
-        std::int64_t begin = 0, more = 0, below = 0;
+        std::int64_t begin = 0, extra = 0, below = 0;
     };
 
+    // Returns the number of places with a residue below this one.
     std::int64_t below(std::int64_t residue) const;
 
-    std::int64_t r_, rounds_ = 0;
+    std::int64_t r_, base_count_ = 0;
     std::vector<Piece> pieces_; // from residue 0 on
 };
 

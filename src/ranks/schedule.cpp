@@ -21,14 +21,15 @@ Schedule::Schedule(const ShardLayout &layout, int shard, Steps &steps)
     : layout_(layout), shard_(shard), outgoing_(layout.hops()), incoming_(layout.hops()) {
     MessageMaker maker(layout, shard_, steps);
     const ShardRange reach = layout.reach(shard_);
-    for (int i = 1; i < reach.count(); ++i) { // those behind this shard, then those before it
+    for (int i = 1; i < reach.count(); ++i) { // the shards after this one, then the shards before it
         const int peer = reach.first + (shard_ - reach.first + i) % reach.count();
         if (layout.may_send(shard_, peer))
             outgoing_[layout.hop(shard_, peer)] = maker.make(shard_, peer);
         if (layout.may_send(peer, shard_))
             incoming_[layout.hop(peer, shard_)] = maker.make(peer, shard_);
     }
-    // Hops in which this rank has nothing to do stand there too: messages between two ranks have one order on both.
+    // A hop in which this shard sends and receives nothing has a round, too. So both ranks order the messages between
+    // them alike.
     const bool is_ring = layout.exchange() == ANNULUS_EXCHANGE_RING;
     rounds_.resize(is_ring ? outgoing_.size() : std::min<std::size_t>(1, outgoing_.size()));
     for (std::size_t i = 0; i < outgoing_.size(); ++i) {

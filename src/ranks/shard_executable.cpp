@@ -180,7 +180,7 @@ void ShardRun::list_rows(std::size_t i, ShardBatch &batch) {
 
 void ShardRun::list_gradients(std::size_t i, ShardBatch &batch) {
     const RoundMemory &round = shard_.memory_.rounds[i];
-    copier_.fill(round.tables_of_gradients, shard_.plan_.local(), comm_);
+    copier_.fill(round.gradient_tables, shard_.plan_.local(), comm_);
     for (const ReceiveSlots &slots : round.received) {
         ShardTransfer &send =
             batch.sends.emplace_back(make_transfer(*slots.message, shard_.returning_gradients(i, slots)));

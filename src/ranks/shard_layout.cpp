@@ -101,10 +101,10 @@ void ShardLayout::find_reaches() {
             end = std::max(end, branch.segment_at(rows.end() - 1).range.end());
         }
         const ShardRange &reach = reaches_.emplace_back(shards_in(shards_.pieces, {start, end - start}));
-        forward_ = std::max({forward_, reach.last - 1 - shard, shard - reach.first});
+        forward_hops_ = std::max({forward_hops_, reach.last - 1 - shard, shard - reach.first});
     }
     if (!plan_.causal())
-        backward_ = std::min(forward_, count - 1 - forward_);
+        backward_hops_ = std::min(forward_hops_, count - 1 - forward_hops_);
 }
 
 } // namespace annulus

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a sequence lies on the ranks, and between which of its shards messages may go: what the schedules of all shards
-// have in common, the same on all ranks.
+// How a sequence lies on the ranks, and between which of its shards messages may go. The schedules of all shards use
+// this layout. It is the same on all ranks.
 #pragma once
 
 #include "core/plan.hpp"
@@ -15,26 +15,28 @@
 
 namespace annulus {
 
-// The parts of a sequence that ranks hold, in the order of their positions: of each the rank whose it is.
+// The shards of a sequence, in the order of their positions. Shard i has the positions pieces[i] and is on rank
+// owners[i]. A rank may own several shards.
 struct Shards {
     std::vector<Window> pieces;
     std::vector<int> owners;
 
     bool operator==(const Shards &) const = default;
-    // Whether each rank has one, in the order of the ranks: then their lengths say all.
+    // True if each rank owns one shard, in the order of the ranks. Then the lengths determine the shards.
     bool are_in_order() const { return std::ranges::is_sorted(owners, std::less_equal()); }
-    // Of all together.
+    // Returns the length of the whole sequence.
     std::int64_t length() const { return pieces.empty() ? 0 : pieces.back().end(); }
-    // Rows of a rank, which has its pieces one after the other.
+    // Returns the number of rows of a rank. In its tensors the rank's shards follow one another.
     std::int64_t rows_of(int rank) const;
-    // A rank's rows: where they are one piece its positions, else from 0 on.
+    // Returns the window of a rank's rows. With one shard it is the shard's positions; with several it starts at 0.
     Window window_of(int rank) const;
 };
 
-// Of pieces of these lengths, of these owners: those that follow one another become one, and every rank has one.
+// Returns shards of these lengths and owners. Neighbours of the same owner become one shard. A rank without a shard
+// gets an empty one at the end.
 Shards make_shards(const std::vector<std::int64_t> &lengths, const std::vector<int> &owners, int ranks);
 
-// Contiguous shards of these lengths, one a rank.
+// Returns one shard for each rank, of these lengths.
 Shards make_shards(const std::vector<std::int64_t> &lengths);
 
 // The shards first … last - 1.
@@ -45,44 +47,50 @@ struct ShardRange {
     bool operator==(const ShardRange &) const = default;
 };
 
-// The shards that have a position in `rows`, and shards without positions between them.
+// Returns the shards that have a position in `rows`, and empty shards between them.
 ShardRange shards_in(const std::vector<Window> &shards, const Window &rows);
 
-// A function of pattern, problem, shards and exchange. Shards further apart than the segments are long have nothing to
-// do with one another: time and memory grow with the number of shards and with those in reach of each.
+// A function of pattern, problem, shards and exchange. Shards that are further apart than every segment is long
+// exchange nothing. Time and memory grow with the number of shards, and with the number of shards in reach of each
+// shard.
 class ShardLayout {
   public:
-    // The problem's windows are not looked at. The exchange `auto` becomes `ring` where the choice takes more than
-    // estimate_steps.
+    // Ignores the problem's windows. For `auto`, exchange_choice.hpp selects `gather` or `ring`.
     ShardLayout(const Pattern &pattern, const Problem &problem, Shards shards, annulus_exchange exchange);
 
-    // Of the whole sequence.
+    // Returns the plan of the whole sequence.
     const Plan &plan() const { return plan_; }
-    // The same for keys of other shards than the queries': none of them is hidden, and padding keys are with the own
-    // keys.
+    // Returns the same plan for queries of one shard against keys of another shard. It is not causal, since causality
+    // hides all or none of a shard's keys. It has no padding keys, since they count with the queries' own keys.
     const Plan &remote_plan() const { return remote_plan_; }
     const Shards &shards() const { return shards_; }
     const Window &piece(int shard) const { return shards_.pieces[static_cast<std::size_t>(shard)]; }
-    // The rank that has a shard.
+    // Returns the rank that owns a shard.
     int owner(int shard) const { return shards_.owners[static_cast<std::size_t>(shard)]; }
-    // Not `auto`.
+    // Returns `gather` or `ring`.
     annulus_exchange exchange() const { return exchange_; }
-    // Host memory.
+    // Returns the bytes of host memory.
     std::uint64_t bytes() const;
 
-    // Those that share a segment of a branch with the shard, itself among them. No other one sends it anything.
+    // Returns the shards that share a segment of a branch with the shard, itself included. No shard outside this range
+    // sends it a message.
     const ShardRange &reach(int shard) const { return reaches_[static_cast<std::size_t>(shard)]; }
-    // Whether causality lets one shard send to another.
+    // True if causality lets one shard send keys to another.
     bool may_send(int from, int to) const { return from < to || (from > to && !plan_.causal()); }
-    // Of a shard: the pairs of a sender and a receiver in reach of one another that it is in, at most.
-    std::int64_t pairs_of(int shard) const { return std::int64_t{reach(shard).count() - 1} * (plan_.causal() ? 1 : 2); }
+    // Returns the number of (sender, receiver) pairs that include the shard and that reach and causality allow. It is
+    // an upper bound for the pairs that exchange a message.
+    std::int64_t reachable_pairs(int shard) const {
+        return std::int64_t{reach(shard).count() - 1} * (plan_.causal() ? 1 : 2);
+    }
 
-    // The exchange `ring` has hops: in each, shard i sends to shard (i + distance) mod count. Hops in whose distance
-    // nobody has anything to send do not take place.
-    std::size_t hops() const { return static_cast<std::size_t>(forward_ + backward_); }
+    // Returns the number of hops of the exchange `ring`. In a hop of some distance, shard i sends to shard
+    // (i + distance) mod count. There are no hops for distances at which no shard has another in reach.
+    std::size_t hops() const { return static_cast<std::size_t>(forward_hops_ + backward_hops_); }
+    // Returns the number of the hop in which one shard sends to another.
     std::size_t hop(int from, int to) const {
         const int distance = to - from, around = distance > 0 ? distance : distance + static_cast<int>(reaches_.size());
-        return static_cast<std::size_t>(around <= forward_ ? around - 1 : forward_ + backward_ + distance);
+        return static_cast<std::size_t>(around <= forward_hops_ ? around - 1
+                                                                : forward_hops_ + backward_hops_ + distance);
     }
 
   private:
@@ -92,7 +100,7 @@ class ShardLayout {
     Shards shards_;
     annulus_exchange exchange_;
     std::vector<ShardRange> reaches_;
-    int forward_ = 0, backward_ = 0; // the hops 1, 2, …, and count - 1, count - 2, …
+    int forward_hops_ = 0, backward_hops_ = 0; // hops of the distances 1, 2, …, and of count - 1, count - 2, …
 };
 
 } // namespace annulus

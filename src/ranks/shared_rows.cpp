@@ -13,7 +13,7 @@ std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, 
     const std::int64_t nearest = keys.start < queries.start ? keys.end() - 1 : keys.start;
     for (std::size_t i = 0; i < plan.branches().size(); ++i) {
         const BranchPlan &branch = plan.branches()[i];
-        // If there is one, it has the sender's position that is nearest to the receiver.
+        // A shared segment contains the sender's position that is nearest to the receiver.
         const Segment segment = branch.segment_at(nearest);
         const Window &range = segment.range;
         const Window part = intersect(range, queries);
@@ -29,8 +29,8 @@ std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, 
         }
         all.push_back(std::move(shared));
     }
-    constexpr std::size_t steps_of_shared = 4;
-    steps.take(static_cast<std::int64_t>(plan.branches().size() + steps_of_shared * all.size()));
+    constexpr std::size_t steps_per_shared_branch = 4;
+    steps.take(static_cast<std::int64_t>(plan.branches().size() + steps_per_shared_branch * all.size()));
     return all;
 }
 
@@ -46,7 +46,7 @@ bool list_progressions(const std::vector<SharedBranch> &branches, const HeadGrou
     const auto add = [&](const Progression &progression) {
         if (std::find(rows.begin(), rows.end(), progression) == rows.end())
             rows.push_back(progression);
-        return rows.size() <= most_progressions;
+        return rows.size() <= max_progressions;
     };
     for (const SharedBranch &shared : branches) {
         const ResidueRange used = shared.branch->residues(heads.first, heads.last);
@@ -54,7 +54,7 @@ bool list_progressions(const std::vector<SharedBranch> &branches, const HeadGrou
             continue;
         if (!shared.has_progressions())
             return false;
-        if (shared.asks_all()) {
+        if (shared.asks_for_all_keys()) {
             if (!add({shared.keys.start, 1, shared.keys.length}))
                 return false;
             continue;
@@ -70,7 +70,7 @@ bool list_progressions(const std::vector<SharedBranch> &branches, const HeadGrou
 
 namespace {
 
-// How far apart rows are at least, as a divisor of all distances between them; 0: there is one.
+// Returns the greatest common divisor of all distances between rows; 0 if there is one row.
 std::int64_t common_stride(const std::vector<Progression> &rows) {
     std::int64_t stride = 0;
     for (const Progression &p : rows) {
@@ -81,8 +81,8 @@ std::int64_t common_stride(const std::vector<Progression> &rows) {
     return stride;
 }
 
-// The positions from the first row that any head wants to the last; in the Hilbert order, and where too many residues
-// are asked for, all keys.
+// Returns the positions from the first row that any head wants to the last. A branch in the Hilbert order, or whose
+// queries ask for too many residues, counts with all its keys.
 Window find_hull(const std::vector<SharedBranch> &branches, std::int32_t heads) {
     Window hull;
     const auto widen = [&](std::int64_t first, std::int64_t last) {
@@ -93,12 +93,12 @@ Window find_hull(const std::vector<SharedBranch> &branches, std::int32_t heads) 
     ResidueSet wanted;
     for (const SharedBranch &shared : branches) {
         const std::int64_t r = shared.dilation(), last = shared.keys.end() - 1;
-        if (!shared.has_progressions() || shared.asks_all()) {
+        if (!shared.has_progressions() || shared.asks_for_all_keys()) {
             widen(shared.keys.start, last);
             continue;
         }
         intersect(shared.branch->residues(0, heads), r, shared.asked, wanted);
-        for (const Interval &residues : wanted) { // each has a key
+        for (const Interval &residues : wanted) { // each residue has a key
             const std::int64_t origin = shared.segment.range.start + residues.begin;
             const std::int64_t begin = remainder(shared.keys.start - origin, r), end = remainder(last - origin, r);
             widen(shared.keys.start + (begin < residues.length() ? 0 : r - begin),
@@ -108,7 +108,7 @@ Window find_hull(const std::vector<SharedBranch> &branches, std::int32_t heads) 
     return hull;
 }
 
-// Nothing where the steps have run out.
+// Returns nothing if the steps have run out.
 std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBranch> &branches, Steps &steps) {
     Outline outline{find_hull(branches, plan.problem().heads)};
     std::int64_t stride = 0;
@@ -126,9 +126,9 @@ std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBr
     return outline;
 }
 
-// What a message more costs, launches of kernels above all, in slots that could be cleared, filled and read meanwhile:
-// an estimate that nothing has measured.
-constexpr std::int64_t slots_of_message = 1 << 15;
+// The cost of one more message, mostly kernel launches, in slots that could be cleared, filled and read in the same
+// time. It is an estimate that was not measured.
+constexpr std::int64_t slots_per_message = 1 << 15;
 
 } // namespace
 
@@ -137,7 +137,7 @@ std::optional<std::vector<Band>> make_bands(const Plan &plan, std::vector<Shared
     const std::optional<Outline> whole = make_outline(plan, branches, steps);
     if (!whole)
         return std::nullopt;
-    std::vector<std::int64_t> reaches; // of segments, from the border towards the receiver on
+    std::vector<std::int64_t> reaches; // how many keys each branch has, from the border towards the receiver
     for (const SharedBranch &shared : branches)
         reaches.push_back(shared.keys.length);
     std::sort(reaches.begin(), reaches.end());
@@ -145,7 +145,7 @@ std::optional<std::vector<Band>> make_bands(const Plan &plan, std::vector<Shared
 
     std::vector<Band> bands;
     std::int64_t slots =
-        reaches.size() < 2 ? whole->slots() : static_cast<std::int64_t>(reaches.size()) * slots_of_message;
+        reaches.size() < 2 ? whole->slots() : static_cast<std::int64_t>(reaches.size()) * slots_per_message;
     for (std::size_t i = 0; i < reaches.size() && slots < whole->slots(); ++i) {
         const std::int64_t before = i > 0 ? reaches[i - 1] : 0, length = reaches[i] - before;
         const std::int64_t start = keys.start < queries.start ? keys.end() - reaches[i] : keys.start + before;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two shards have to do with each other: in each branch that has a segment with both, what the queries of one
-// (the receiver) want of the keys of the other (the sender), told without a look at each row where that can be.
+// What two shards share: for each branch with a segment in both, which keys of one shard (the sender) the queries of
+// the other shard (the receiver) want. It is closed form where possible, without a look at each row.
 #pragma once
 
 #include "core/class_pairs.hpp"
@@ -14,27 +14,29 @@
 
 namespace annulus {
 
-// Progressions to which the rows of a head are taken apart: more tell nothing of how far apart rows lie.
-constexpr std::size_t most_progressions = 32;
+// The rows of a head are listed as at most this many progressions. Rows of more progressions have no common stride
+// worth finding.
+constexpr std::size_t max_progressions = 32;
 
-// The segment of a branch that the shards have in common, and their parts of it.
+// The segment of a branch that the shards have in common, with the sender's keys and the receiver's queries in it.
 struct SharedBranch {
-    std::int32_t index;
+    std::int32_t index; // of the branch
     const BranchPlan *branch;
     Segment segment;
     Window keys, queries;
-    // In the linear order: residues that occur among the keys and that some query asks for.
+    // In the linear order: the residues that a key has and that a query asks for. Empty along a curve.
     ResidueSet asked = {};
 
     bool is_linear() const { return segment.curve.is_linear(); }
     std::int64_t dilation() const { return branch->dilation(); }
-    // Every key is asked for.
-    bool asks_all() const { return branch->has_all_residues() && queries.length >= dilation(); }
-    // Whether the rows that a head wants are few progressions for each of its residues.
+    // True if each head that the branch serves wants every key.
+    bool asks_for_all_keys() const { return branch->has_all_residues() && queries.length >= dilation(); }
+    // True if the rows that a head wants are listed as progressions, one for each residue or one for all keys.
     bool has_progressions() const {
-        return is_linear() && (!branch->has_all_residues() || asks_all() ||
-                               queries.length <= static_cast<std::int64_t>(most_progressions));
+        return is_linear() && (!branch->has_all_residues() || asks_for_all_keys() ||
+                               queries.length <= static_cast<std::int64_t>(max_progressions));
     }
+    // Returns the positions of the keys with this residue.
     Progression progression(std::int64_t residue) const {
         Progression rows = clip(segment, class_pair(*branch, segment, residue).keys, keys);
         rows.first += segment.range.start;
@@ -42,36 +44,40 @@ struct SharedBranch {
     }
 };
 
-// Those of all branches that have one.
+// Returns the shared branch of each branch that has one. Returns none if causality hides the keys from the queries.
 std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps);
 
 // Heads first … last - 1 share a key/value head.
 struct HeadGroup {
     std::int32_t first, last;
 };
+// Returns the query heads of a key/value head.
 HeadGroup heads_of(const Plan &plan, std::int32_t kv_head);
 
-// Whether the rows of a key/value head are a few progressions: lists these, all different.
+// Writes the wanted rows of a key/value head to `rows`, as different progressions. Returns false if they are not a few
+// progressions.
 bool list_progressions(const std::vector<SharedBranch> &branches, const HeadGroup &heads,
                        std::vector<Progression> &rows);
 
-// A message without its rows. Where these are no progressions there may be none.
+// The window and stride of a message. The message may turn out to have no rows if they are not listed as progressions.
 struct Outline {
     Window keys;
     std::int64_t stride = 1;
     std::int64_t slots() const { return divide_up(keys.length, stride); }
 };
 
-// Keys that lie next to one another, what the branches have in common there, and the message that is made of it.
+// A band: consecutive keys of the sender that make one message, with the shared branches there.
 struct Band {
     std::vector<SharedBranch> branches;
     Outline outline;
 };
 
-// The bands of keys that make a message each, the nearest to the receiver first; none is without slots. `branches` are
-// the shared ones of keys and queries. Shards' parts of segments all begin or all end towards the other shard, so that
-// one is inside the next: what only the longer ones reach is a band of its own, with the larger stride of their
-// dilations, where that saves more slots than messages cost. Nothing where the steps have run out.
+// Returns the bands of keys, the nearest to the receiver first. Each has at least one slot. `branches` are the shared
+// branches of keys and queries. Returns nothing if the steps have run out.
+//
+// The keys of every shared branch begin at the sender's border towards the receiver, so the windows of branches are
+// nested. Keys that only longer segments reach may have a larger stride. They become a band of their own if that saves
+// more slots than the further messages cost.
 std::optional<std::vector<Band>> make_bands(const Plan &plan, std::vector<SharedBranch> branches, const Window &keys,
                                             const Window &queries, Steps &steps);
 

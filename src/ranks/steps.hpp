@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much planning a rank's messages may take.
+// Limits for the planning of a rank's messages.
 #pragma once
 
 #include <algorithm>
@@ -7,41 +7,46 @@
 
 namespace annulus {
 
-// What planning may cost a rank, in steps of some ten nanoseconds: a branch of a key/value head in a message, a class
-// of rows that is held against another, a position at the border of a shard in the Hilbert order, a row that is told by
-// nothing shorter. An estimate answers at once or not at all. A call's limit is there for what has no end: its steps of
-// the last kind are its rows to send and to receive, which take longer themselves.
+// How many steps a rank's planning may take. A step takes about ten nanoseconds. It is one of:
+//
+// - a branch of a key/value head in a message
+// - a comparison of two classes of rows
+// - a position at the border of a shard in the Hilbert order
+// - a row that has no closed form
+//
+// An estimate must answer at once, or fail. A call's limit only stops planning that would hardly end: its last kind of
+// steps are rows that it sends or receives, and the transfer takes longer than the steps.
 constexpr std::int64_t estimate_steps = std::int64_t{1} << 21, call_steps = std::int64_t{1} << 36;
 
-// What a message, which is several allocations, takes besides.
-constexpr std::int64_t steps_of_message = 16;
+// Further steps of a message, for its allocations.
+constexpr std::int64_t steps_per_message = 16;
 
-// The pairs of a sender's and a receiver's shard that a rank may plan for: its plan takes about a kilobyte for each,
-// and each needs a message of its own, however few rows it has.
-constexpr std::int64_t most_shard_pairs = std::int64_t{1} << 19;
+// The most (sending shard, receiving shard) pairs that a rank may plan for. Each pair takes about a kilobyte of its
+// plan, and needs a message of its own even for a single row.
+constexpr std::int64_t max_shard_pairs = std::int64_t{1} << 19;
 
-// What is left of the steps that planning may take.
+// Counts the steps of planning down from a limit.
 class Steps {
   public:
-    explicit Steps(std::int64_t most) : most_(most), left_(most) {}
+    explicit Steps(std::int64_t limit) : limit_(limit), left_(limit) {}
 
-    // False, and nothing left, where there are not as many.
+    // Subtracts `steps` from the steps left. Returns false if there are too few; then no step is left.
     bool take(std::int64_t steps) {
         left_ = steps <= left_ ? left_ - steps : -1;
         return left_ >= 0;
     }
     bool ran_out() const { return left_ < 0; }
     std::int64_t left() const { return std::max<std::int64_t>(0, left_); }
-    std::int64_t most() const { return most_; }
+    std::int64_t limit() const { return limit_; }
 
   private:
-    std::int64_t most_, left_;
+    std::int64_t limit_, left_;
 };
 
-// a b for numbers of steps, of which 2^61 and more are all the same.
+// Returns a * b for numbers of steps, at most 2^61.
 constexpr std::int64_t product(std::int64_t a, std::int64_t b) {
-    constexpr std::int64_t most = std::int64_t{1} << 61;
-    return a != 0 && b > most / a ? most : a * b;
+    constexpr std::int64_t limit = std::int64_t{1} << 61;
+    return a != 0 && b > limit / a ? limit : a * b;
 }
 
 } // namespace annulus

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys of one shard the queries of another attend to, asked one by one or many at a time; for hosts and, all of
-// it being constexpr, for kernels on a GPU.
+// The wanted keys: keys of one shard that queries of another shard attend to. wants() tests one key, WantedKeys tests a
+// piece of consecutive keys. All is constexpr, for the host and for GPU kernels.
 #pragma once
 
 #include "core/class_pairs.hpp"
@@ -9,14 +9,15 @@
 
 namespace annulus {
 
-// What two shards have in common in one branch: a segment, and the keys of the one in it.
+// The segment of a branch that two shards have in common, and the sender's keys in it.
 struct CommonSegment {
     BranchPlan branch;
     Segment segment;
     Window keys;
 };
 
-// Whether one of `heads` query heads has a query in `queries`, of another shard, that attends to key m in one of these.
+// True if `queries` holds a query of `heads` query heads that attends to position `key` in one of `count` segments.
+// `queries` are positions of another shard.
 constexpr bool wants(const CommonSegment *segments, std::int32_t count, std::int32_t first_head, std::int32_t heads,
                      const Window &queries, std::int64_t key) {
     for (std::int32_t i = 0; i < count; ++i) {
@@ -28,19 +29,18 @@ constexpr bool wants(const CommonSegment *segments, std::int32_t count, std::int
     return false;
 }
 
-// Where wanted rows are looked for one by one, they are counted for so many positions at a time.
-constexpr std::int64_t positions_of_count = 8192;
+// Positions in a piece. Wanted rows that have no closed form are searched for one piece at a time.
+constexpr std::int64_t key_piece_length = 8192;
 
-// What wants() says of one segment along a line, for the positions_of_count keys first, first + 1, …: those are wanted
-// whose distance from the first of the residues that the heads use is short, and from the first of those that queries
-// ask for.
+// Gives the same answers as wants() for one segment in the linear order, for the key_piece_length keys first,
+// first + 1, … A key is wanted if the heads use its residue and a query asks for its residue.
 class WantedKeys {
   public:
     WantedKeys() = default;
     constexpr WantedKeys(const CommonSegment &common, std::int32_t first_head, std::int32_t heads,
                          const Window &queries, std::int64_t first)
         : begin_(common.keys.start - first), end_(common.keys.end() - first), dilation_(common.branch.dilation()),
-          of_residue_(static_cast<std::int32_t>(divide_up(positions_of_count, dilation_))) {
+          keys_per_residue_(static_cast<std::int32_t>(divide_up(key_piece_length, dilation_))) {
         const Window &range = common.segment.range, part = intersect(range, queries);
         ResidueRange asked{};
         if (part.length > 0)
@@ -49,41 +49,42 @@ class WantedKeys {
         asked_ = {asked, first - range.start, dilation_};
     }
 
-    // Keys that may be wanted are candidate(0), candidate(1), …, so many: few, where heads use few residues.
-    constexpr std::int32_t candidates() const {
-        if (begin_ >= positions_of_count || end_ <= 0)
+    // Returns the number of candidates: keys that may be wanted. They are few if the heads use few residues.
+    constexpr std::int32_t candidate_count() const {
+        if (begin_ >= key_piece_length || end_ <= 0)
             return 0;
-        return goes_by_residues() ? static_cast<std::int32_t>(used_.count) * of_residue_
-                                  : static_cast<std::int32_t>(positions_of_count);
+        return goes_by_residues() ? static_cast<std::int32_t>(used_.count) * keys_per_residue_
+                                  : static_cast<std::int32_t>(key_piece_length);
     }
-    // Key first + candidate(i).
+    // Returns the distance of candidate i from key `first`.
     constexpr std::int64_t candidate(std::int32_t i) const {
         if (!goes_by_residues())
             return i;
-        const std::int64_t residue = i / of_residue_, to_start = dilation_ - used_.distance;
+        const std::int64_t residue = i / keys_per_residue_, to_start = dilation_ - used_.distance;
         const std::int64_t smallest = residue < used_.distance ? residue + to_start : residue - used_.distance;
-        return smallest + i % of_residue_ * dilation_;
+        return smallest + i % keys_per_residue_ * dilation_;
     }
-    // Whether key first + i is wanted.
+    // True if key first + i is wanted.
     constexpr bool has(std::int64_t i) const {
-        return i < positions_of_count && i >= begin_ && i < end_ && used_.has(i, dilation_) && asked_.has(i, dilation_);
+        return i < key_piece_length && i >= begin_ && i < end_ && used_.has(i, dilation_) && asked_.has(i, dilation_);
     }
 
   private:
-    constexpr bool goes_by_residues() const { return used_.count <= positions_of_count / of_residue_; }
+    // True if the candidates are the keys with the residues that the heads use. Otherwise they are all keys.
+    constexpr bool goes_by_residues() const { return used_.count <= key_piece_length / keys_per_residue_; }
 
-    // Some that follow one another, modulo the dilation.
+    // `count` consecutive residues modulo the dilation.
     struct Residues {
-        std::int64_t distance, count; // of key `first` from the first of them
+        std::int64_t distance, count; // distance: from the first residue to the residue of key `first`
 
         Residues() = default;
         constexpr Residues(const ResidueRange &residues, std::int64_t place, std::int64_t dilation)
             : distance(remainder(place - residues.first, dilation)), count(residues.count) {}
-        // Of key first + i, i below positions_of_count.
+        // True if key first + i has one of the residues; 0 <= i < key_piece_length.
         constexpr bool has(std::int64_t i, std::int64_t dilation) const {
             if (count >= dilation)
                 return true;
-            // A GPU divides numbers of 32 bits much faster.
+            // A GPU divides 32-bit numbers much faster.
             const std::int64_t rest =
                 i < dilation ? i : static_cast<std::uint32_t>(i) % static_cast<std::uint32_t>(dilation);
             const std::int64_t to_end = dilation - rest;
@@ -91,21 +92,21 @@ class WantedKeys {
         }
     };
 
-    std::int64_t begin_, end_; // of the segment's keys, from `first` on
+    std::int64_t begin_, end_; // the segment's keys are first + begin_ … first + end_ - 1
     std::int64_t dilation_;
-    std::int32_t of_residue_; // keys, at most
-    Residues used_, asked_;
+    std::int32_t keys_per_residue_; // at most, in a piece
+    Residues used_, asked_;         // residues that the heads use, and that queries ask for
 };
 
-// Calls use(i) for the keys first + i, of positions_of_count, that `heads` query heads want in a segment whose
-// WantedKeys these are: thread `thread` of `threads` for its part of them, in no order.
+// Calls use(i) for each key first + i of a piece that `heads` query heads want in a segment, in no order. `keys` are
+// the WantedKeys of the segment and piece. Thread `thread` of `threads` takes its share of the keys.
 template <class Use>
 constexpr void for_each_wanted(const CommonSegment &common, const WantedKeys &keys, std::int32_t first_head,
                                std::int32_t heads, const Window &queries, std::int64_t first, std::int32_t thread,
                                std::int32_t threads, Use use) {
     const bool is_linear = common.segment.curve.is_linear();
-    const auto candidates = is_linear ? keys.candidates() : static_cast<std::int32_t>(positions_of_count);
-    for (std::int32_t i = thread; i < candidates; i += threads) {
+    const auto candidate_count = is_linear ? keys.candidate_count() : static_cast<std::int32_t>(key_piece_length);
+    for (std::int32_t i = thread; i < candidate_count; i += threads) {
         const std::int64_t key = is_linear ? keys.candidate(i) : i;
         if (is_linear ? keys.has(key) : wants(&common, 1, first_head, heads, queries, first + key))
             use(key);

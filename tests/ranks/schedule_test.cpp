@@ -149,7 +149,7 @@ TEST(Schedule, ManyClasses) {
         expect_schedules(problem, {first, 200 - first});
 }
 
-// Rows that are looked for one by one, in pieces of positions_of_count: dilations below, beyond and about as long.
+// Rows that are looked for one by one, in pieces of key_piece_length: dilations below, beyond and about as long.
 TEST(Schedule, RowsOfSeveralPieces) {
     Problem problem = of_branches(9001, {{.segment = 1024},
                                          {.segment = 6000, .dilation = 3},

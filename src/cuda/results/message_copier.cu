@@ -20,7 +20,7 @@ struct PositionsOfMessage {
     const CommonSegment *segments;
     std::int32_t segment_count, heads_per_kv_head;
     Window queries;
-    std::int64_t first_key, pieces;
+    std::int64_t first_key, piece_count;
     std::int64_t end_block; // the block of the launch after the message's last block
     const std::int64_t *prefix;
     std::int64_t *counts, *positions;
@@ -33,8 +33,8 @@ struct PositionsToList {
     PositionsOfMessage messages[max_count];
 };
 
-constexpr int list_threads = 1024, list_words = static_cast<int>(positions_of_count / 32);
-static_assert(list_words <= list_threads && positions_of_count % (32 * 32) == 0);
+constexpr int list_threads = 1024, list_words = static_cast<int>(key_piece_length / 32);
+static_assert(list_words <= list_threads && key_piece_length % (32 * 32) == 0);
 
 // The piece of a message that a block lists.
 class PieceOfMessage {
@@ -47,9 +47,9 @@ class PieceOfMessage {
     __device__ const PositionsOfMessage &message() const { return *message_; }
     // Index of the piece in counts[].
     __device__ std::int64_t index() const { return block_; }
-    __device__ std::int64_t piece() const { return block_ % message_->pieces; }
-    __device__ std::int32_t kv_head() const { return static_cast<std::int32_t>(block_ / message_->pieces); }
-    __device__ std::int64_t first_position() const { return message_->first_key + piece() * positions_of_count; }
+    __device__ std::int64_t piece() const { return block_ % message_->piece_count; }
+    __device__ std::int32_t kv_head() const { return static_cast<std::int32_t>(block_ / message_->piece_count); }
+    __device__ std::int64_t first_position() const { return message_->first_key + piece() * key_piece_length; }
 
     // Sets a bit for each wanted position. All threads of the block must call it.
     __device__ void find_wanted(unsigned (&wanted)[list_words]) const {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(list_threads) list_positions_kernel(const ANNU
     __syncthreads();
     std::int64_t *const positions = piece.message().positions + piece.message().prefix[piece.kv_head()] + before;
     const std::int64_t first = piece.first_position();
-    for (int i = thread; i < positions_of_count; i += list_threads) {
+    for (int i = thread; i < key_piece_length; i += list_threads) {
         const unsigned word = wanted[i / 32], bit = 1u << i % 32;
         if (word & bit)
             positions[before_word[i / 32] + __popc(word & (bit - 1))] = first + i;
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(block_threads) move_kernel(const ANNULUS_GRID_
 
 class CudaRowMover : public MessageCopier {
   public:
-    void fill(const std::vector<TableOfMessage> &tables, const Plan &plan, void *on) override {
+    void fill(const std::vector<MessageTable> &tables, const Plan &plan, void *on) override {
         cudaStream_t const stream = static_cast<cudaStream_t>(on);
         const Problem &problem = plan.problem();
         ArrayStores stores(stream);
@@ -237,8 +237,8 @@ class CudaRowMover : public MessageCopier {
                                                  problem.heads / problem.kv_heads,
                                                  message->queries,
                                                  message->keys.start,
-                                                 message->pieces(),
-                                                 before + problem.kv_heads * message->pieces(),
+                                                 message->piece_count(),
+                                                 before + problem.kv_heads * message->piece_count(),
                                                  table.prefix,
                                                  table.counts,
                                                  table.positions};
