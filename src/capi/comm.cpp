@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// annulus/comm.h, but for what it declares of contexts.
+// annulus/comm.h, except its functions for contexts.
 #include "call/comm.hpp"
 
 #include "call/backends.hpp"
@@ -31,14 +31,14 @@ const NcclTransports &nccl_transports() {
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no NCCL: this annulus was built without it");
 }
 
-// What a constructor does as the caller wants it.
-struct Creation {
+// The checked options of a constructor.
+struct CreationOptions {
     Transport::Seconds timeout;
     std::uint64_t flags;
 };
 
-// `flags`: those that the constructor knows.
-Creation checked_options(const annulus_comm_options *options, std::uint64_t flags = 0) {
+// Checks a constructor's options. `flags` are the flags that the constructor knows.
+CreationOptions checked_options(const annulus_comm_options *options, std::uint64_t flags = 0) {
     annulus_comm_options given = ANNULUS_COMM_OPTIONS_INIT;
     if (options)
         given = read_sized("options", options, &annulus_comm_options::flags);
@@ -76,7 +76,7 @@ int cuda_devices() {
     return count;
 }
 
-// The devices that `ranks` ends are for.
+// Returns the device of each rank.
 std::vector<int> checked_devices(const std::int32_t *devices, int ranks) {
     const int count = cuda_devices();
     check_between("ranks", ranks, 1, count);
@@ -128,7 +128,7 @@ annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_
         required(id, "id");
         check_at_least("ranks", ranks, 1);
         check_between("rank", rank, 0, ranks - 1);
-        const Creation creation = checked_options(options);
+        const CreationOptions creation = checked_options(options);
         check_between("device", device, 0, cuda_devices() - 1);
         *comm = make_comm(nccl_transports().make_one(*id, ranks, rank, device, creation.timeout)).release();
     });
@@ -139,7 +139,7 @@ annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ra
     return guard([&] {
         required(comms, "comms");
         check_at_least("ranks", ranks, 1);
-        const Creation creation = checked_options(options);
+        const CreationOptions creation = checked_options(options);
         const std::vector<int> chosen = checked_devices(devices, ranks);
         hand_out(comms, nccl_transports().make_all(ranks, chosen.data(), creation.timeout));
     });
@@ -153,7 +153,7 @@ annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, const void *nc
         void *handle = nullptr;
         std::memcpy(&handle, nccl_comm, sizeof handle);
         check_not_null("the ncclComm_t that nccl_comm points to", handle);
-        const Creation creation = checked_options(options, known_comm_flags);
+        const CreationOptions creation = checked_options(options, known_comm_flags);
         const bool may_abort = (creation.flags & ANNULUS_COMM_MAY_ABORT) != 0;
         *comm = make_comm(nccl_transports().borrow(handle, may_abort)).release();
     });
@@ -197,7 +197,7 @@ annulus_status annulus_comm_abort(annulus_comm *comm) {
 
 void annulus_comm_destroy(annulus_comm *comm) {
     const CancellationOff cancellation_off;
-    if (comm && comm->end->is_of_this_process()) { // else it stays as the fork left it
+    if (comm && comm->end->is_of_this_process()) { // a forked child cannot end it
         comm->end->destroy();
         delete comm;
     }

@@ -28,14 +28,14 @@ Branch make_branch(std::int64_t segment_length, std::int64_t dilation) {
     return branch;
 }
 
-// More than anybody mixes, and few enough that a mistaken count costs neither memory nor time.
+// More branches than any model has, but so few that a mistaken count costs little memory and time.
 constexpr std::int32_t max_branches = 65536;
 
 std::int32_t branch_count(const annulus_config &config) {
     return static_cast<std::int32_t>(config.pattern.branches.size());
 }
 
-// Appends all or, where memory or the limit runs out, none.
+// Appends all branches, or none if memory runs out or the limit is passed.
 void append(annulus_config &config, const std::vector<Branch> &added) {
     std::vector<Branch> &branches = config.pattern.branches;
     if (branches.size() + added.size() > max_branches)
@@ -52,7 +52,7 @@ template <class Branches> auto &branch_at(Branches &branches, std::int32_t index
 }
 
 annulus_branch read_branch(const annulus_branch *branch) {
-    // No hole between the fields: what a caller sets is all there is.
+    // The struct has no padding, so the caller sets every byte of it.
     static_assert(offsetof(annulus_branch, order) == sizeof(std::size_t) + 4 * sizeof(std::int64_t) +
                                                          2 * sizeof(std::int32_t) + sizeof(annulus_phase_rule) +
                                                          sizeof(annulus_query_rule));
@@ -77,7 +77,7 @@ Branch checked_branch(const annulus_branch *branch) {
     if (given.order == ANNULUS_ORDER_LINEAR && given.grid_width != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width is %lld; it must be 0 in the linear order",
                     static_cast<long long>(given.grid_width));
-    // Where the segment is the whole sequence, the plan checks.
+    // If the segment is the whole sequence (length 0), the width is checked where a plan is made.
     if (given.grid_width != 0 && given.segment_length % given.grid_width != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width is %lld; it must be 0 or divide the segment length %lld",
                     static_cast<long long>(given.grid_width), static_cast<long long>(given.segment_length));
@@ -126,7 +126,7 @@ const Preset &find_preset(const char *name) {
                 names.c_str());
 }
 
-// What a getter does: value(config), in *result.
+// Runs a getter: writes value(config) to *result.
 template <class T, class Value>
 annulus_status get(const annulus_config *config, const char *name, T *result, Value value) {
     return guard([&] {

@@ -55,7 +55,7 @@ annulus_status annulus_context_create(annulus_context **context, annulus_device 
 
 void annulus_context_destroy(annulus_context *context) {
     const CancellationOff cancellation_off;
-    if (context && is_idle(*context)) // else it stays: as the fork left it, or for the call that it is in
+    if (context && is_idle(*context)) // else a call is in it, or a forked child cannot end it
         delete context;
 }
 

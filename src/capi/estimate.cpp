@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// annulus/attention.h and annulus/comm.h: what a problem costs, and who computes it.
+// annulus/attention.h and annulus/comm.h: estimates of what a problem costs, and of the engine that computes it.
 #include <annulus/attention.h>
 #include <annulus/comm.h>
 
@@ -64,7 +64,7 @@ void estimate_traffic(annulus_estimate &estimate, const RankPlans &plans, annulu
     estimate.exchange = plans.ranks() > 1 ? plans.exchange() : ANNULUS_EXCHANGE_AUTO;
 }
 
-// Fills in all fields but the size. The problem has the windows of the call.
+// Writes all fields except the size. The problem has the windows of the call.
 template <class Plans>
 void fill_estimate(annulus_estimate &estimate, Planned<Plans> &planned, const StatedProblem &stated, annulus_pass pass,
                    std::int32_t branch, const ExecutionSetting &setting) {
@@ -103,7 +103,7 @@ Shards estimated_shards(const annulus_shards &given, std::int64_t sequence_lengt
     return shards;
 }
 
-// The row alignment with which every engine takes tensors.
+// Every engine takes tensors with this row alignment, in bytes.
 constexpr std::int64_t enough_alignment = 16;
 
 // Returns the engine that a call of the context would come to if its config named `engine`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From an exception to a status and this thread's message.
+// Turns an exception into a status and this thread's message.
 #include "capi/guard.hpp"
 
 #include <cstdio>

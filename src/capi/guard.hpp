@@ -13,20 +13,21 @@
 
 namespace annulus {
 
-// Keeps an error's message for annulus_last_error(), and what else the caller may ask for. Returns its status.
+// Keeps an error's message, bytes, library and code for the functions below. Returns its status.
 annulus_status keep_error(const Error &error) noexcept;
 
-// The status of the exception being handled; keeps it as keep_error() does.
+// Keeps the exception that is being handled, as keep_error() does. Returns its status.
 annulus_status report_exception() noexcept;
 
-// What this thread's last failed call left: its message, the bytes of workspace that it lacked, the name of the library
-// that failed ("" where none did), and the number that the library's function returned.
+// Return what is kept of this thread's last failed call: its message, the bytes of workspace that it needed, the name
+// of the library that failed ("" if none did), and the number that the library's function returned.
 const char *last_message() noexcept;
 std::uint64_t last_bytes() noexcept;
 const char *last_library() noexcept;
 std::int64_t last_code() noexcept;
 
-// Lets pthread_cancel() of the calling thread wait: it unwinds the stack, which C++ inside a library does not survive.
+// Delays a pthread_cancel() of the calling thread as long as it lives. Cancellation unwinds the stack, which C++ in a
+// library does not survive.
 class CancellationOff {
   public:
     CancellationOff() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
@@ -38,7 +39,7 @@ class CancellationOff {
     int before_ = PTHREAD_CANCEL_ENABLE;
 };
 
-// Runs the body of a public function.
+// Runs the body of a public function. Returns ANNULUS_OK, or the status of the exception that the body threw.
 template <class Body> annulus_status guard(Body &&body) noexcept {
     const CancellationOff cancellation_off;
     try {

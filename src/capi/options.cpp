@@ -48,16 +48,16 @@ void check_arrays(const annulus_call_options &options) {
 constexpr std::int64_t unknown_rows = std::numeric_limits<std::int64_t>::max();
 constexpr char rows_of_k[] = "the rows of k";
 
-// An element of one of the arrays. `what_most_is` says where `most` comes from.
+// Checks that an element of an array is from 0 to `most`. `max_source` says in the message where `most` comes from.
 void check_element(const char *array, std::int64_t index, std::int64_t value, std::int64_t most,
-                   const char *what_most_is) {
+                   const char *max_source) {
     if (value < 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "%s[%lld] is %lld; it must be at least 0", array,
                     static_cast<long long>(index), static_cast<long long>(value));
     if (value > most)
         throw Error(ANNULUS_ERROR_ARGUMENT, "%s[%lld] is %lld; it must be at most %lld, %s", array,
                     static_cast<long long>(index), static_cast<long long>(value), static_cast<long long>(most),
-                    what_most_is);
+                    max_source);
 }
 
 std::vector<Sequence> packed_sequences(const annulus_call_options &options, std::int64_t batch, std::int64_t rows) {
@@ -92,7 +92,7 @@ std::vector<Sequence> padded_sequences(const annulus_call_options &options, std:
     return sequences;
 }
 
-// Where a segment is a whole sequence, a grid width must fit each.
+// Checks that a grid width divides the length of every sequence, if the branch's segments are whole sequences.
 void check_grid_widths(const Pattern &pattern, const std::vector<Sequence> &sequences) {
     for (std::size_t branch = 0; branch < pattern.branches.size(); ++branch) {
         const Branch &checked = pattern.branches[branch];
@@ -124,8 +124,9 @@ std::optional<std::int64_t> query_window(const annulus_call_options &options) {
 
 GradientTargets gradient_targets(const annulus_call_options &options, annulus_dtype dtype, annulus_dtype d_q,
                                  annulus_dtype d_k, annulus_dtype d_v) {
-    const auto target = [&](annulus_dtype of_gradient, annulus_call_flag flag) {
-        return GradientTarget{sum_dtype(dtype) != dtype && of_gradient == ANNULUS_FLOAT32, (options.flags & flag) != 0};
+    const auto target = [&](annulus_dtype gradient_dtype, annulus_call_flag flag) {
+        return GradientTarget{sum_dtype(dtype) != dtype && gradient_dtype == ANNULUS_FLOAT32,
+                              (options.flags & flag) != 0};
     };
     return {target(d_q, ANNULUS_CALL_ADD_D_Q), target(d_k, ANNULUS_CALL_ADD_D_K), target(d_v, ANNULUS_CALL_ADD_D_V)};
 }

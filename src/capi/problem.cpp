@@ -40,8 +40,8 @@ void check_rank4(const NamedTensor &argument) {
         throw Error(ANNULUS_ERROR_ARGUMENT, "ndim of %s is %d; it must be 4", argument.name, argument.tensor->ndim);
 }
 
-// The tensor of queries or results that the others must follow.
-void check_first(const NamedTensor &argument, bool may_be_empty) {
+// Checks the tensor of queries or results that determines the sizes of the other tensors.
+void check_leading_tensor(const NamedTensor &argument, bool may_be_empty) {
     const annulus_tensor &tensor = *argument.tensor;
     char name[32];
     std::snprintf(name, sizeof name, "dtype of %s", argument.name);
@@ -61,7 +61,7 @@ void check_first(const NamedTensor &argument, bool may_be_empty) {
 
 Problem check_inputs(const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor &v,
                      std::optional<std::int64_t> query_start, bool may_be_empty) {
-    check_first({"q", &q}, may_be_empty);
+    check_leading_tensor({"q", &q}, may_be_empty);
     check_rank4({"k", &k});
     check_tensor({"k", &k}, q.dtype, {q.shape[0], k.shape[1], k.shape[2], q.shape[3]}, true, may_be_empty);
     check_head_groups("shape[2] of k", k.shape[2], q.shape[2]);
@@ -95,7 +95,7 @@ Problem check_inputs(const annulus_tensor &q, const annulus_tensor &k, const ann
 }
 
 Problem check_results(const NamedTensor &out) {
-    check_first(out, true);
+    check_leading_tensor(out, true);
     const annulus_tensor &tensor = *out.tensor;
     Problem problem;
     problem.dtype = tensor.dtype;
@@ -110,7 +110,7 @@ Problem check_results(const NamedTensor &out) {
 
 namespace {
 
-// A tensor [B, rows, heads, D].
+// Checks a tensor [B, rows, heads, D].
 void check_rows(const Problem &problem, const NamedTensor &argument, annulus_dtype dtype, std::int64_t rows,
                 std::int64_t heads) {
     check_tensor(argument, dtype, {problem.batch, rows, heads, problem.head_dim}, true, rows == 0);
@@ -143,19 +143,19 @@ void check_key_gradient(const Problem &problem, const NamedTensor &argument, con
 
 namespace {
 
-// A tensor [B, H, rows], in the type of sums.
-void check_of_heads(const Problem &problem, const NamedTensor &argument, std::int64_t rows) {
+// Checks a tensor [B, H, rows] in the dtype of sums.
+void check_head_rows(const Problem &problem, const NamedTensor &argument, std::int64_t rows) {
     check_tensor(argument, sum_dtype(problem.dtype), {problem.batch, problem.heads, rows}, false, rows == 0);
 }
 
 } // namespace
 
 void check_statistic(const Problem &problem, const NamedTensor &argument) {
-    check_of_heads(problem, argument, problem.queries.length);
+    check_head_rows(problem, argument, problem.queries.length);
 }
 
 void check_mass(const Problem &problem, const NamedTensor &argument) {
-    check_of_heads(problem, argument, problem.keys.length);
+    check_head_rows(problem, argument, problem.keys.length);
 }
 
 namespace {
@@ -172,7 +172,7 @@ void check_gradient_dtype(const annulus_problem &given) {
                 static_cast<int>(given.dtype), dtype_name(given.dtype), or_float32);
 }
 
-// The query rows of a call with these options.
+// Returns the query rows of a call with these options.
 Window check_query_window(const annulus_problem &given, const annulus_call_options &options) {
     const std::int64_t length = given.query_length, rows = given.sequence_length;
     const std::optional<std::int64_t> start = query_window(options);

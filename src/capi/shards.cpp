@@ -12,9 +12,9 @@ namespace annulus {
 
 namespace {
 
-constexpr std::int32_t most_shards = 65536;
+constexpr std::int32_t max_shards = 65536;
 
-// Throws Error(ANNULUS_ERROR_ARGUMENT) if they cannot be the lengths of shards.
+// Throws Error(ANNULUS_ERROR_ARGUMENT) if `lengths` cannot be the lengths of shards.
 void check_lengths(const std::vector<std::int64_t> &lengths) {
     std::int64_t sum = 0;
     for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -37,20 +37,20 @@ annulus_shards read_shards(const annulus_shards *shards) {
 Shards checked_shards(const annulus_shards &given) {
     const auto &[size, ranks, count, lengths, owners] = given;
     if (owners)
-        check_between("count of shards", count, 1, most_shards);
+        check_between("count of shards", count, 1, max_shards);
     else
         check_between("count of shards", count, ranks, ranks);
     const std::vector<std::int64_t> copy(&required(lengths, "lengths of shards"), lengths + count);
     check_lengths(copy);
     if (!owners)
         return make_shards(copy);
-    const std::vector<int> of_ranks(owners, owners + count);
+    const std::vector<int> ranks_of_shards(owners, owners + count);
     for (std::int32_t i = 0; i < count; ++i) {
         char name[32];
         std::snprintf(name, sizeof name, "owners[%d]", i);
         check_between(name, owners[i], 0, ranks - 1);
     }
-    return make_shards(copy, of_ranks, ranks);
+    return make_shards(copy, ranks_of_shards, ranks);
 }
 
 } // namespace annulus

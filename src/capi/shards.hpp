@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How callers say which rank holds which part of a sequence.
+// Reads the caller's annulus_shards, which say which rank has which rows of a sequence.
 #pragma once
 
 #include "ranks/shard_layout.hpp"
@@ -8,10 +8,10 @@
 
 namespace annulus {
 
-// A copy of the caller's struct. Throws Error(ANNULUS_ERROR_ARGUMENT) where it is NULL or of no version.
+// Returns a copy of the caller's struct. Throws Error(ANNULUS_ERROR_ARGUMENT) if it is NULL or has no version's size.
 annulus_shards read_shards(const annulus_shards *shards);
 
-// The shards that the struct's arrays tell, for given.ranks ranks. Throws Error(ANNULUS_ERROR_ARGUMENT).
+// Returns the shards in the struct's arrays, for given.ranks ranks. Throws Error(ANNULUS_ERROR_ARGUMENT).
 Shards checked_shards(const annulus_shards &given);
 
 } // namespace annulus

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structs that begin with `size` and grow at their end: a caller that was compiled with another version of the headers
-// has a shorter or a longer one.
+// Structs of the C API begin with `size` and grow at their end. A caller that was compiled with another version of the
+// headers has a shorter or a longer struct.
 #pragma once
 
 #include "core/argument.hpp"
@@ -13,19 +13,20 @@
 
 namespace annulus {
 
-// A copy of the caller's struct, with zeros for what its version does not have. `last` is the last member that the
-// struct's first version had. Throws unless the size is possible and the bytes this version does not know are zero.
+// Returns a copy of the caller's struct, with zeros for members that its version lacks. `last` is the last member of
+// the struct's first version. Throws if the size is impossible, or if a byte that this version does not know is not
+// zero.
 template <class Struct, class Member> Struct read_sized(const char *name, const Struct *given, Member Struct::*last) {
     static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, size) == 0);
-    // No version will ever be that long; a larger size is one that was not set.
-    constexpr std::size_t most = 4096;
+    // No version will ever be longer. A larger size means that the caller did not set `size`.
+    constexpr std::size_t max_bytes = 4096;
     required(given, name);
     Struct copy{};
     const auto *copy_begin = reinterpret_cast<const std::byte *>(&copy);
-    const auto least =
+    const auto min_bytes =
         static_cast<std::size_t>(reinterpret_cast<const std::byte *>(&(copy.*last)) - copy_begin) + sizeof(Member);
     const std::size_t size = given->size;
-    if (size < least || size > most)
+    if (size < min_bytes || size > max_bytes)
         throw Error(ANNULUS_ERROR_ARGUMENT, "size of %s is %zu; it must be the struct's size, here %zu", name, size,
                     sizeof(Struct));
     const auto *bytes = reinterpret_cast<const std::byte *>(given);
@@ -38,7 +39,7 @@ template <class Struct, class Member> Struct read_sized(const char *name, const 
     return copy;
 }
 
-// Hands back what read_sized() copied, as far as the caller's struct reaches.
+// Writes a copy that read_sized() made back to the caller's struct, as far as it reaches.
 template <class Struct> void write_sized(Struct *given, const Struct &result) {
     std::memcpy(given, &result, std::min(given->size, sizeof(Struct)));
 }
