@@ -16,7 +16,7 @@ namespace annulus {
 
 namespace {
 
-// `auto` takes the reference only for what no other engine can do.
+// `auto` tries them in this order: it uses the reference engine only if no other engine can serve the plan.
 const Engine *const cpu_engines[] = {&cpu_engine, &reference_engine};
 
 const Backend cpu_backend{

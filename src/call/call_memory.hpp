@@ -12,14 +12,15 @@ struct annulus_context;
 
 namespace annulus {
 
-// Throws where the device cannot reach a tensor, which may be null or empty.
+// Throws if the device cannot reach the tensor's memory. The tensor may be null or empty.
 void check_memory(const Device &device, const NamedTensor &argument);
 
-// Throws where the caller's workspace, if there is one, overlaps a tensor, which may be null or empty.
+// Throws if the caller's workspace overlaps the tensor. The workspace may be missing; the tensor may be null or empty.
 void check_workspace(const annulus_context &context, const NamedTensor &argument);
 
-// The workspace of one call, aligned as the ledger asks for: from the caller's workspace, else its allocator, else the
-// device. Given back, in the stream's order, when the call ends; lives inside a DeviceScope.
+// The workspace of one call, aligned to Workspace::alignment. It comes from the caller's workspace, else from the
+// caller's allocator, else from the device. The destructor gives it back in the order of the stream. It must live
+// inside a DeviceScope.
 class CallMemory {
   public:
     CallMemory(const annulus_context &context, std::size_t bytes);
@@ -29,12 +30,12 @@ class CallMemory {
 
     void *data() const { return data_; }
 
-    // Leaves the memory to whoever still uses it: it is not given back.
+    // Never gives the memory back, because messages of a failed call may still use it.
     void leave() { data_ = nullptr; }
 
-    // The bytes that the caller's workspace, which need not be aligned, must have.
+    // Returns the bytes that the caller's workspace must have, for a call that uses `bytes`. It need not be aligned.
     static std::size_t announced(std::size_t bytes);
-    // What an engine may book so that no more than `limit` is announced; 0, no limit, stays 0.
+    // Returns the most bytes that an engine may book if at most `limit` are to be announced. 0 means no limit.
     static std::uint64_t bookable(std::uint64_t limit);
 
   private:

@@ -37,10 +37,10 @@ struct annulus_context {
     int cpu_quota = annulus::max_threads; // but at most cpu_quota
     annulus_engine last_engine = ANNULUS_ENGINE_AUTO;
 
-    // For the config and the communicator; a new one empties it.
+    // Valid for the present config and communicator. Setting another one empties the cache.
     annulus::ExecutableCache executables;
 
-    // None: it computes alone.
+    // Null if the context computes on one rank. The members below are used with a communicator only.
     std::shared_ptr<annulus::CommEnd> comm;
     std::unique_ptr<annulus::MessageCopier> message_copier;
     annulus::KnownShards shards;

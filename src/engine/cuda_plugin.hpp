@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library's part for CUDA, a plugin (engine/plugin.hpp).
+// The plugin for CUDA (engine/plugin.hpp).
 #pragma once
 
 #include "engine/backend.hpp"
@@ -16,7 +16,7 @@ struct CudaPlugin {
     const NcclTransports *nccl;         // null in a plugin that was built without NCCL
 };
 
-// Returns null if the plugin cannot be loaded or has another version. Any thread.
+// Returns null if the plugin cannot be loaded or has another version. Any thread may call it.
 const CudaPlugin *find_cuda_plugin();
 
 // Throws Error(ANNULUS_ERROR_UNSUPPORTED) that says why there is no `wanted`.

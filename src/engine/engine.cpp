@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What engines and devices have in common.
+// Functions for every engine and every device.
 #include "engine/engine.hpp"
 
 #include "engine/device.hpp"

@@ -16,7 +16,8 @@ void move(annulus_tensor &tensor, std::int64_t elements) {
     tensor.data = static_cast<std::byte *>(tensor.data) + elements * dtype_bytes(tensor.dtype);
 }
 
-// Rows of a [B, N, heads, D] tensor, whose row 0 is that of position `start`.
+// Makes `tensor` a view of the rows `own` of a sequence. It is a [B, N, heads, D] tensor whose row 0 is row `start` of
+// the call.
 void take_rows(annulus_tensor &tensor, std::int64_t start, const Sequence &sequence, const Window &own) {
     const std::int64_t row = sequence.rows.start + own.start - start;
     move(tensor, sequence.first_batch * tensor.stride[0] + row * tensor.stride[1]);
@@ -24,7 +25,7 @@ void take_rows(annulus_tensor &tensor, std::int64_t start, const Sequence &seque
     tensor.shape[1] = own.length;
 }
 
-// The same of a [B, H, N] tensor, which may be missing.
+// The same for a [B, H, N] tensor, which may be null: points `tensor` to `view`.
 void take_statistic(const annulus_tensor *&tensor, annulus_tensor &view, std::int64_t start, const Sequence &sequence,
                     const Window &own) {
     if (!tensor)
@@ -81,7 +82,7 @@ class OneByOne final : public Executable {
     const annulus_pass pass_;
     Device &device_;
     const Limits limits_;
-    const std::vector<std::unique_ptr<Executable>> calls_; // of the plans
+    const std::vector<std::unique_ptr<Executable>> calls_; // one for each plan
 };
 
 } // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls over several sequences, for every engine: one sequence after the other, or as the engine knows better.
+// Executables over several sequences, for every engine. The engine's own executable runs them if it has one, else one
+// sequence runs after the other.
 #pragma once
 
 #include "core/sequences.hpp"
@@ -10,7 +11,7 @@ namespace annulus {
 // The tensors of one sequence among those of a call: views of its rows.
 class SequenceTensors {
   public:
-    // `own` is problem_of() the two.
+    // `own` is problem_of(rows, sequence), or the problem of one shard of the sequence.
     SequenceTensors(const CallTensors &tensors, annulus_pass pass, const Problem &rows, const Sequence &sequence,
                     const Problem &own);
     SequenceTensors(const SequenceTensors &) = delete;
@@ -19,14 +20,15 @@ class SequenceTensors {
 
   private:
     CallTensors tensors_;
-    annulus_tensor lse_, d_lse_; // to which the tensors point
+    annulus_tensor lse_, d_lse_; // tensors_.lse and tensors_.d_lse point to them
 };
 
-// A whole call. Rows of no sequence are written as rows that attend to nothing.
+// Prepares an executable over all sequences of a call. Rows that belong to no sequence become rows that attend to
+// nothing.
 Preparation prepare_sequences(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,
                               const Limits &limits);
 
-// The same, always one sequence after the other.
+// The same, but always runs one sequence after the other.
 Preparation prepare_one_by_one(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,
                                const Limits &limits);
 
