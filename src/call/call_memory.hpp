@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a call: where its tensors are, and where its workspace comes from.
+// The memory of a call: checks of its tensors, and its workspace.
 #pragma once
 
 #include "core/tensor.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands behind the communicator handle, and who may use it.
+// The communicator behind the C API's handle.
 #pragma once
 
 #include "transport/transport.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands behind the context handle.
+// The context behind the C API's handle.
 #pragma once
 
 #include "call/comm.hpp"

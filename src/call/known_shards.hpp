@@ -20,11 +20,11 @@ class KnownShards {
     // Throws Error(ANNULUS_ERROR_ARGUMENT) if the caller's shards give the rank a number of rows other than `rows`.
     void check_rows(int rank, std::int64_t rows) const;
 
-    // Returns all shards before a call in which the rank has `rows` rows: the caller's, else those of the call before.
+    // Returns the shards to prepare a call for, in which the rank has `rows` rows: the caller's, else the last call's.
     // Returns shards without pieces if they are not known.
     Shards before_call(int rank, std::int64_t rows) const;
 
-    // Returns the shards to estimate with: the caller's, else those of the call before, else even ones. Throws
+    // Returns the shards to estimate with: the caller's, else the last call's, else even shards. Throws
     // Error(ANNULUS_ERROR_ARGUMENT) if the caller's have another length.
     Shards for_length(std::int64_t sequence_length, int ranks) const;
 

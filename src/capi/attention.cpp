@@ -20,7 +20,7 @@ using namespace annulus;
 
 namespace {
 
-// Returns what Q, K and V say, on one rank or several.
+// Returns the problem of Q, K and V, on one rank or several.
 Problem check_call_inputs(const annulus_context &context, const annulus_tensor &q, const annulus_tensor &k,
                           const annulus_tensor &v, std::optional<std::int64_t> query_start) {
     if (!context.comm)

@@ -4,8 +4,8 @@
 
 namespace annulus {
 
-// Loads a library by its path or, without one, from where the loader looks. It is never closed: it may have threads of
-// its own. Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the loader's reason.
+// Loads a library by its path or, if `file` is only a name, as the dynamic loader finds it. It is never closed, since
+// it may have threads of its own. Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the loader's reason.
 void *load_library(const char *file);
 
 } // namespace annulus
