@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks do that disagree: an error on all of them, and the communicator serves the next call.
+// Ranks that disagree: all of them get an error, and the communicator serves the next call.
 #include "ranks/callers.hpp"
 
 #include <gtest/gtest.h>
@@ -12,50 +12,52 @@
 namespace annulus::test {
 namespace {
 
-Otherwise of_problem(const std::string &name, const std::string &words, const std::function<void(Problem &)> &change) {
+Difference different_problem(const std::string &name, const std::string &words,
+                             const std::function<void(Problem &)> &change) {
     return {name, words, [change](Part &part, int) { change(part.problem); }};
 }
 
-Otherwise of_branch(const std::string &name, const std::function<void(BranchSpec &)> &change) {
-    return of_problem(name, "branch 1 ", [change](Problem &problem) { change(problem.branches[1]); });
+Difference different_branch(const std::string &name, const std::function<void(BranchSpec &)> &change) {
+    return different_problem(name, "branch 1 ", [change](Problem &problem) { change(problem.branches[1]); });
 }
 
 Sequences halves() {
     return {{0, 12, 24}, {}};
 }
 
-std::vector<Otherwise> disagreements() {
+std::vector<Difference> disagreements() {
     return {
-        of_problem("dtype", "dtype", [](Problem &p) { p.dtype = ANNULUS_FLOAT64; }),
-        of_problem("dtype_of_the_same_size", "dtype", [](Problem &p) { p.dtype = ANNULUS_BFLOAT16; }),
-        of_problem("heads", "query heads", [](Problem &p) { p.heads = 8; }),
-        of_problem("kv_heads", "key/value heads", [](Problem &p) { p.kv_heads = 4; }),
-        of_problem("head_dim", "head dimension", [](Problem &p) { p.dim = 16; }),
-        of_problem("batch", "batch", [](Problem &p) { p.batch = 1; }),
-        of_problem("causal", "causal", [](Problem &p) { p.causal = true; }),
-        of_problem("padding", "padding", [](Problem &p) { p.zero_keys = true; }),
-        of_problem("key_rule", "key rule", [](Problem &p) { p.keys_once = true; }),
-        of_problem("first_head_of_shard", "first head",
-                   [](Problem &p) {
-                       p.head_shard = {1, p.heads + 1};
-                   }),
-        of_problem("total_heads", "total",
-                   [](Problem &p) {
-                       p.head_shard = {0, p.heads};
-                   }),
-        of_problem("scale", "scale", [](Problem &p) { p.scale = 0.5; }),
-        of_problem("sequences_on_one_rank", "the number of sequences", [](Problem &p) { p.sequences = halves(); }),
-        of_problem("more_branches", "branches", [](Problem &p) { p.branches.emplace_back(); }),
-        of_problem("fewer_branches", "branches", [](Problem &p) { p.branches.pop_back(); }),
-        of_branch("segment_length", [](BranchSpec &b) { b.segment = 8; }),
-        of_branch("dilation", [](BranchSpec &b) { b.dilation = 4; }),
-        of_branch("phase_rule", [](BranchSpec &b) { b.phase = ANNULUS_PHASE_INTERLEAVE, b.residue = 0; }),
-        of_branch("residue", [](BranchSpec &b) { b.residue = 2; }),
-        of_branch("query_rule", [](BranchSpec &b) { b.query = ANNULUS_QUERY_DILATED; }),
-        of_branch("order", [](BranchSpec &b) { b.order = ANNULUS_ORDER_LINEAR, b.width = 0; }),
-        of_branch("grid_width", [](BranchSpec &b) { b.width = 3; }),
-        of_branch("first_head", [](BranchSpec &b) { b.first_head = 2; }),
-        of_branch("head_count", [](BranchSpec &b) { b.head_count = 3; }),
+        different_problem("dtype", "dtype", [](Problem &p) { p.dtype = ANNULUS_FLOAT64; }),
+        different_problem("dtype_of_the_same_size", "dtype", [](Problem &p) { p.dtype = ANNULUS_BFLOAT16; }),
+        different_problem("heads", "query heads", [](Problem &p) { p.heads = 8; }),
+        different_problem("kv_heads", "key/value heads", [](Problem &p) { p.kv_heads = 4; }),
+        different_problem("head_dim", "head dimension", [](Problem &p) { p.dim = 16; }),
+        different_problem("batch", "batch", [](Problem &p) { p.batch = 1; }),
+        different_problem("causal", "causal", [](Problem &p) { p.causal = true; }),
+        different_problem("padding", "padding", [](Problem &p) { p.zero_keys = true; }),
+        different_problem("key_rule", "key rule", [](Problem &p) { p.keys_once = true; }),
+        different_problem("first_head_of_shard", "first head",
+                          [](Problem &p) {
+                              p.head_shard = {1, p.heads + 1};
+                          }),
+        different_problem("total_heads", "total",
+                          [](Problem &p) {
+                              p.head_shard = {0, p.heads};
+                          }),
+        different_problem("scale", "scale", [](Problem &p) { p.scale = 0.5; }),
+        different_problem("sequences_on_one_rank", "the number of sequences",
+                          [](Problem &p) { p.sequences = halves(); }),
+        different_problem("more_branches", "branches", [](Problem &p) { p.branches.emplace_back(); }),
+        different_problem("fewer_branches", "branches", [](Problem &p) { p.branches.pop_back(); }),
+        different_branch("segment_length", [](BranchSpec &b) { b.segment = 8; }),
+        different_branch("dilation", [](BranchSpec &b) { b.dilation = 4; }),
+        different_branch("phase_rule", [](BranchSpec &b) { b.phase = ANNULUS_PHASE_INTERLEAVE, b.residue = 0; }),
+        different_branch("residue", [](BranchSpec &b) { b.residue = 2; }),
+        different_branch("query_rule", [](BranchSpec &b) { b.query = ANNULUS_QUERY_DILATED; }),
+        different_branch("order", [](BranchSpec &b) { b.order = ANNULUS_ORDER_LINEAR, b.width = 0; }),
+        different_branch("grid_width", [](BranchSpec &b) { b.width = 3; }),
+        different_branch("first_head", [](BranchSpec &b) { b.first_head = 2; }),
+        different_branch("head_count", [](BranchSpec &b) { b.head_count = 3; }),
         {"exchange", "exchange", [](Part &part, int) { part.exchange = ANNULUS_EXCHANGE_RING; }},
         {"pass", "annulus_forward() and rank 0 annulus_backward()",
          [](Part &part, int) {
@@ -65,7 +67,7 @@ std::vector<Otherwise> disagreements() {
     };
 }
 
-class Disagreement : public testing::TestWithParam<Otherwise> {};
+class Disagreement : public testing::TestWithParam<Difference> {};
 
 TEST_P(Disagreement, IsAnErrorOnAllRanks) {
     const std::vector<Comm> comms = make_local_comms(ranks);
@@ -121,7 +123,7 @@ TEST(Agreement, IsAboutEverySequence) {
             }
 }
 
-// Only all ranks together know how many rows there are.
+// Only all ranks together know the number of rows.
 TEST(Agreement, RefusesSequencesBeyondAllRows) {
     const std::vector<Comm> comms = make_local_comms(ranks);
     for (const annulus_pass pass : passes)
@@ -142,7 +144,8 @@ TEST(Agreement, RefusesSequencesBeyondAllRows) {
         }
 }
 
-// What one rank sets must be what all have; its own rows are. The others set that, or nothing.
+// The shards that a rank sets must be the shards of all ranks. Here one rank's differ, except in its own length. The
+// other ranks set the true shards, or none.
 TEST(Agreement, ChecksTheShardsThatWereSet) {
     const std::vector<Comm> comms = make_local_comms(ranks);
     for (const annulus_pass pass : passes)
@@ -168,7 +171,7 @@ TEST(Agreement, ChecksTheShardsThatWereSet) {
             }
 }
 
-// Where ranks hold several shards all must have said so, and the same.
+// If a rank has several shards, all ranks must have set shards, and the same.
 TEST(Agreement, ChecksWhoseShardsTheyAre) {
     const std::vector<Comm> comms = make_local_comms(ranks);
     const std::vector<std::int64_t> lengths = {4, 4, 4, 4, 4, 4};
@@ -180,17 +183,17 @@ TEST(Agreement, ChecksWhoseShardsTheyAre) {
     const Shards none, contiguous{{8, 8, 8}, {}}, folded{lengths, zigzag}, in_turns{lengths, striped};
     for (const annulus_pass pass : passes)
         for (int odd = 0; odd < ranks; ++odd)
-            for (const auto &[of_one, of_others] : {std::pair(&folded, &none),
-                                                    {&folded, &contiguous},
-                                                    {&none, &folded},
-                                                    {&contiguous, &folded},
-                                                    {&in_turns, &folded}}) {
+            for (const auto &[odd_shards, other_shards] : {std::pair(&folded, &none),
+                                                           {&folded, &contiguous},
+                                                           {&none, &folded},
+                                                           {&contiguous, &folded},
+                                                           {&in_turns, &folded}}) {
                 SCOPED_TRACE(testing::Message() << "pass " << pass << ", rank " << odd << ", owners "
-                                                << testing::PrintToString(of_one->owners) << " and "
-                                                << testing::PrintToString(of_others->owners));
+                                                << testing::PrintToString(odd_shards->owners) << " and "
+                                                << testing::PrintToString(other_shards->owners));
                 std::vector<Part> parts(ranks);
                 for (int rank = 0; rank < ranks; ++rank) {
-                    const Shards &shards = rank == odd ? *of_one : *of_others;
+                    const Shards &shards = rank == odd ? *odd_shards : *other_shards;
                     parts[rank].pass = pass;
                     parts[rank].lengths = shards.lengths;
                     parts[rank].owners = shards.owners;
@@ -237,7 +240,7 @@ TEST(Agreement, LooksAtEveryBranchOfMany) {
     expect_service(comms);
 }
 
-// Lengths may be set or not; engines, threads and what need not be the same may differ.
+// Ranks may differ in whether they set lengths, and in engines, threads, TF32 and workspace limits.
 TEST(Agreement, DoesNotMindWhatDoesNotMatter) {
     const std::vector<Comm> comms = make_local_comms(ranks);
     std::vector<Part> parts(ranks);

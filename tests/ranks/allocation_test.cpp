@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every allocation of one rank's call fails once, the first, the second, …: the rank reports ANNULUS_ERROR_MEMORY, or
-// in the middle of the call, when outputs may have been written, ANNULUS_ERROR_COMM; the other an error at once, and in
-// the end nothing has leaked.
+// Each allocation of one rank's call fails once: the first, then the second, and so on. The rank reports
+// ANNULUS_ERROR_MEMORY. In the middle of the call, when outputs may have been written, it reports ANNULUS_ERROR_COMM.
+// The other rank reports an error at once. In the end nothing has leaked.
 #include "support/allocations.hpp"
 #include "support/ranks.hpp"
 
@@ -30,13 +30,13 @@ class FailingAllocations : public testing::TestWithParam<std::tuple<annulus_pass
     const bool set_lengths_ = std::get<2>(GetParam());
     const int failing_ = std::get<3>(GetParam());
 
-    // Irregular messages both ways.
+    // Both ranks send irregular messages.
     const Problem problem_ = {.length = 24,
                               .branches = {{.dilation = 2}, {.dilation = 3, .query = ANNULUS_QUERY_RESIDUE}},
                               .dtype = ANNULUS_FLOAT32};
     const Inputs inputs_ = random_inputs(problem_, 1);
 
-    // Both ranks make one call, in which an allocation of one of them fails.
+    // Calls on both ranks. On rank failing_ an allocation fails after `served` allocations.
     std::vector<Outcome> call(const std::vector<Comm> &comms, std::optional<long> served) const {
         std::vector<Outcome> outcomes(ranks);
         RankOptions options;
@@ -45,7 +45,7 @@ class FailingAllocations : public testing::TestWithParam<std::tuple<annulus_pass
         options.run.exchange = exchange_;
         options.timeout = 5;
         options.run.threads = 1;
-        std::latch all_done(ranks); // nobody leaves before
+        std::latch all_done(ranks); // no rank leaves before both have called
         for_each_rank(ranks, [&](int rank) {
             const std::int64_t start = rank == 0 ? 0 : options.lengths[0], length = options.lengths[rank];
             const Context context = make_rank_context(problem_, options, rank, comms[rank].get());
@@ -79,7 +79,7 @@ TEST_P(FailingAllocations, OneByOne) {
         EXPECT_TRUE(other.status == ANNULUS_ERROR_COMM || other.status == ANNULUS_ERROR_DECLINED) << other.message;
         EXPECT_EQ(other.message.find("did not come"), std::string::npos)
             << other.message << ", where allocation " << failures << " failed";
-        // Whoever could not even begin is there for the next call.
+        // A rank that declined takes part in the next call.
         if (other.status == ANNULUS_ERROR_DECLINED)
             for (const Outcome &outcome : call(comms, {}))
                 EXPECT_EQ(outcome.status, ANNULUS_OK) << outcome.message;
@@ -88,7 +88,7 @@ TEST_P(FailingAllocations, OneByOne) {
                 EXPECT_EQ(outcome.status, ANNULUS_ERROR_COMM) << outcome.message;
     }
     EXPECT_GT(failures, 0);
-    // Messages of failures live on.
+    // When the test has failed, its messages hold memory.
     EXPECT_TRUE(HasFailure() || live_allocations() == live_before) << live_allocations() - live_before << " leaked";
 }
 

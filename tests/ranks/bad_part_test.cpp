@@ -19,35 +19,35 @@ void *no_memory(void *, std::size_t, std::size_t, void *) {
 }
 void nothing_to_release(void *, void *, std::size_t, std::size_t, void *) {}
 
-Otherwise of_arguments(const std::string &name, const std::string &words,
-                       const std::function<void(Call::Arguments &, Pointers &)> &spoil) {
+Difference bad_arguments(const std::string &name, const std::string &words,
+                         const std::function<void(Call::Arguments &, Pointers &)> &spoil) {
     return {name, words, [spoil](Part &part, int) { part.spoil = spoil; }};
 }
 
-std::vector<Otherwise> bad_parts() {
+std::vector<Difference> bad_parts() {
     static char byte;
     static annulus_call_options unknown_bit = ANNULUS_CALL_OPTIONS_INIT, window = ANNULUS_CALL_OPTIONS_INIT;
     unknown_bit.flags = 1024;
     window.flags = ANNULUS_CALL_QUERY_WINDOW;
     return {
-        of_arguments("stride", "q", [](Call::Arguments &a, Pointers &) { a.q.stride[3] = 2; }),
-        of_arguments("null_k", "k is NULL", [](Call::Arguments &, Pointers &p) { p.k = nullptr; }),
-        of_arguments("null_out", "out is NULL", [](Call::Arguments &, Pointers &p) { p.out = nullptr; }),
-        of_arguments("null_data", "v", [](Call::Arguments &a, Pointers &) { a.v.data = nullptr; }),
-        of_arguments("dtype", "dtype",
-                     [](Call::Arguments &a, Pointers &) {
-                         const int none = 9;
-                         std::memcpy(&a.q.dtype, &none, sizeof none);
-                     }),
-        of_arguments("shape_of_v", "shape", [](Call::Arguments &a, Pointers &) { a.v.shape[1] = 7; }),
-        of_arguments("too_long", "",
-                     [](Call::Arguments &a, Pointers &) {
-                         for (annulus_tensor *tensor : {&a.q, &a.k, &a.v})
-                             tensor->shape[1] = std::numeric_limits<std::int64_t>::max() / 2;
-                     }),
-        of_arguments("rows_of_lse", "lse", [](Call::Arguments &a, Pointers &) { a.lse.shape[2] = 0; }),
-        of_arguments("overlap", "out", [](Call::Arguments &a, Pointers &) { a.out.data = a.d_q.data = a.q.data; }),
-        of_arguments("options", "flags", [](Call::Arguments &, Pointers &p) { p.options = &unknown_bit; }),
+        bad_arguments("stride", "q", [](Call::Arguments &a, Pointers &) { a.q.stride[3] = 2; }),
+        bad_arguments("null_k", "k is NULL", [](Call::Arguments &, Pointers &p) { p.k = nullptr; }),
+        bad_arguments("null_out", "out is NULL", [](Call::Arguments &, Pointers &p) { p.out = nullptr; }),
+        bad_arguments("null_data", "v", [](Call::Arguments &a, Pointers &) { a.v.data = nullptr; }),
+        bad_arguments("dtype", "dtype",
+                      [](Call::Arguments &a, Pointers &) {
+                          const int none = 9;
+                          std::memcpy(&a.q.dtype, &none, sizeof none);
+                      }),
+        bad_arguments("shape_of_v", "shape", [](Call::Arguments &a, Pointers &) { a.v.shape[1] = 7; }),
+        bad_arguments("too_long", "",
+                      [](Call::Arguments &a, Pointers &) {
+                          for (annulus_tensor *tensor : {&a.q, &a.k, &a.v})
+                              tensor->shape[1] = std::numeric_limits<std::int64_t>::max() / 2;
+                      }),
+        bad_arguments("rows_of_lse", "lse", [](Call::Arguments &a, Pointers &) { a.lse.shape[2] = 0; }),
+        bad_arguments("overlap", "out", [](Call::Arguments &a, Pointers &) { a.out.data = a.d_q.data = a.q.data; }),
+        bad_arguments("options", "flags", [](Call::Arguments &, Pointers &p) { p.options = &unknown_bit; }),
         {"window", "ANNULUS_CALL_QUERY_WINDOW",
          [](Part &part, int) { part.spoil = [](Call::Arguments &, Pointers &p) { p.options = &window; }; },
          ANNULUS_ERROR_UNSUPPORTED},
@@ -103,7 +103,7 @@ void expect_told(const Outcome &outcome, int rank, const Outcome &bad) {
     EXPECT_TRUE(outcome.untouched);
 }
 
-class BadPart : public testing::TestWithParam<Otherwise> {
+class BadPart : public testing::TestWithParam<Difference> {
   protected:
     void expect_own_message(const Outcome &outcome) {
         EXPECT_EQ(outcome.status, GetParam().status) << outcome.message;

@@ -10,7 +10,7 @@ namespace annulus::test {
 
 namespace {
 
-// The elements of a dense tensor.
+// Returns the bytes of a dense tensor's elements.
 std::span<unsigned char> elements_of(const annulus_tensor &tensor) {
     std::size_t bytes = bytes_of(tensor.dtype);
     for (std::int32_t d = 0; d < tensor.ndim; ++d)
@@ -18,7 +18,7 @@ std::span<unsigned char> elements_of(const annulus_tensor &tensor) {
     return {static_cast<unsigned char *>(tensor.data), bytes};
 }
 
-// Whether they are as their memory was made.
+// True if the elements still have the value with which their memory was made.
 bool is_untouched(const annulus_tensor &tensor) {
     return std::ranges::all_of(elements_of(tensor), [](unsigned char byte) { return byte == 0xFF; });
 }
@@ -70,7 +70,7 @@ Caller::Caller(const Part &part, annulus_comm *comm)
     }
     part.prepare(context);
     Call::Arguments &a = given_;
-    if (!is_forward()) // inputs then
+    if (!is_forward()) // O and LSE are inputs of backward
         for (const annulus_tensor *input : {&a.out, &a.lse})
             std::ranges::fill(elements_of(*input), 0);
     pointers_ = {&a.q, &a.k, &a.v, &a.out, &a.lse, &a.d_out, &a.d_lse, &a.d_q, &a.d_k, &a.d_v, &call_.options};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cards that no rank of this library sends: an error of one line, and nothing is computed with them.
+// Cards that no rank of this library sends lead to an error of one line, and nothing is computed with them.
 #include "core/error.hpp"
 #include "ranks/agreement.hpp"
 
@@ -17,7 +17,7 @@ namespace {
 
 using Forge = std::function<void(std::vector<std::byte> &card)>;
 
-// Rank 0 of two. Rank 1 sends what rank 0 does, forged.
+// The transport of rank 0 of two ranks. Rank 1 sends a forged copy of rank 0's card.
 class ForgedTransport : public Transport {
   public:
     explicit ForgedTransport(Forge forge) : forge_(std::move(forge)) {}
@@ -43,9 +43,9 @@ class ForgedTransport : public Transport {
     const Forge forge_;
 };
 
-constexpr std::int64_t rows = 0x1234567; // which stands in a card once
+constexpr std::int64_t rows = 0x1234567; // a number that a card holds once
 
-// The message with which rank 0 refuses; empty: it agrees.
+// Returns the message with which rank 0 refuses, or "" if it agrees.
 std::string refusal(const Forge &forge) {
     Pattern pattern;
     pattern.branches.emplace_back();
@@ -81,11 +81,12 @@ TEST(ForgedCards, OfFewerThanNoRows) {
 }
 
 TEST(ForgedCards, BringNothingToATerminal) {
-    const std::string message = refusal([](std::vector<std::byte> &card) { // it declines, with a text without an end
-        std::fill(card.begin(), card.end(), std::byte{'\n'});
-        card[card.size() - 9] = std::byte{0x1b};
-        card[card.size() - 8] = std::byte{0x9b};
-    });
+    const std::string message =
+        refusal([](std::vector<std::byte> &card) { // it declines, with a text that has no terminating zero
+            std::fill(card.begin(), card.end(), std::byte{'\n'});
+            card[card.size() - 9] = std::byte{0x1b};
+            card[card.size() - 8] = std::byte{0x9b};
+        });
     EXPECT_EQ(message.find("rank 1 cannot do its part: ???"), 0U) << message;
     EXPECT_TRUE(std::ranges::all_of(message, [](char c) { return c >= ' ' && c <= '~'; })) << message;
 }

@@ -34,8 +34,8 @@ void expect_loss(const std::vector<Comm> &comms, int lost, const std::string &wo
             for (int i = 0; i < 2; ++i)
                 outcomes[rank].push_back(caller.call());
         });
-    for (const std::vector<Outcome> &of_rank : outcomes)
-        for (const Outcome &outcome : of_rank) {
+    for (const std::vector<Outcome> &rank_outcomes : outcomes)
+        for (const Outcome &outcome : rank_outcomes) {
             EXPECT_EQ(outcome.status, ANNULUS_ERROR_COMM);
             EXPECT_EQ(outcome.message, outcomes[(lost + 1) % ranks].front().message);
             EXPECT_TRUE(holds(outcome.message, words)) << outcome.message;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are MPI processes against the reference engine on the whole sequence in float64. Every process has all
-// inputs, computes its shard, and looks at its shard of the result.
+// Ranks that are MPI processes, against the reference engine on the whole sequence in float64. Every process has all
+// inputs, computes its shard, and compares its shard of the result.
 #include "engines/table.hpp"
 
 #include "support/compare.hpp"

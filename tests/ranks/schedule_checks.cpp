@@ -82,7 +82,7 @@ void expect_slots(const Message &message, const Rows &rows) {
 void expect_message(const Plan &plan, const Message &message, const Wanted &wanted) {
     ASSERT_EQ(message.rows.size(), plan.problem().kv_heads);
     std::int64_t total = 0;
-    bool full = true;
+    bool is_full = true;
     for (std::int32_t g = 0; g < plan.problem().kv_heads; ++g) {
         SCOPED_TRACE(testing::Message() << "key/value head " << g);
         Rows rows = wanted.rows(message.from, message.to, g);
@@ -91,7 +91,7 @@ void expect_message(const Plan &plan, const Message &message, const Wanted &want
         ASSERT_EQ(rows_of(plan, message, g), rows);
         ASSERT_EQ(message.rows[g], rows.size());
         expect_slots(message, rows);
-        full = full && static_cast<std::int64_t>(rows.size()) == message.slots();
+        is_full = is_full && static_cast<std::int64_t>(rows.size()) == message.slots();
         if (message.is_regular()) {
             ASSERT_EQ(message.firsts.size(), plan.problem().kv_heads);
             for (std::size_t j = 0; j < rows.size(); ++j)
@@ -100,7 +100,7 @@ void expect_message(const Plan &plan, const Message &message, const Wanted &want
     }
     ASSERT_GT(total, 0); // a message without rows does not exist
     ASSERT_EQ(message.total_rows(), total);
-    ASSERT_EQ(message.is_full(), full);
+    ASSERT_EQ(message.is_full(), is_full);
 }
 
 // Whether the library can tell what is wanted without a look at each row.
@@ -158,12 +158,12 @@ void expect_schedules(const Problem &problem, const Shards &shards, annulus_exch
     const annulus_exchange chosen = layout.exchange();
     const annulus_exchange expected = exchange == ANNULUS_EXCHANGE_AUTO ? expected_exchange(layout) : exchange;
     // Rows that would have to be counted one by one may be taken for more than they are, never for less.
-    const bool taken_for_more = !is_closed_form(problem) && chosen == ANNULUS_EXCHANGE_RING;
-    ASSERT_TRUE(chosen == expected || taken_for_more) << "exchange " << chosen;
-    const bool ring = chosen == ANNULUS_EXCHANGE_RING;
+    const bool may_overcount = !is_closed_form(problem) && chosen == ANNULUS_EXCHANGE_RING;
+    ASSERT_TRUE(chosen == expected || may_overcount) << "exchange " << chosen;
+    const bool is_ring = chosen == ANNULUS_EXCHANGE_RING;
     const std::set<int> hops = expected_hops(problem, shards.pieces);
     const std::vector<int> distances(hops.begin(), hops.end());
-    const std::size_t rounds = ring ? hops.size() : !hops.empty();
+    const std::size_t rounds = is_ring ? hops.size() : !hops.empty();
 
     for (int rank = 0; rank < ranks; ++rank) {
         const Schedule &schedule = plans[rank].schedule();
@@ -181,7 +181,7 @@ void expect_schedules(const Problem &problem, const Shards &shards, annulus_exch
             for (const Message *message : round.sends) {
                 SCOPED_TRACE(testing::Message() << "to rank " << message->to);
                 ASSERT_EQ(message->from, rank);
-                ASSERT_TRUE(!ring || message->to == (rank + distances[i]) % ranks);
+                ASSERT_TRUE(!is_ring || message->to == (rank + distances[i]) % ranks);
                 expect_message(plans[rank].local(), *message, wanted);
                 sent += message->total_rows();
                 by_receiver[message->to].push_back(message);
@@ -203,13 +203,13 @@ void expect_schedules(const Problem &problem, const Shards &shards, annulus_exch
                 }
             }
         }
-        std::int64_t wanted_of_it = 0, wanted_by_it = 0;
+        std::int64_t wanted_from_rank = 0, wanted_by_rank = 0;
         for (int other = 0; other < ranks; ++other) {
-            wanted_of_it += wanted.count(rank, other);
-            wanted_by_it += wanted.count(other, rank);
+            wanted_from_rank += wanted.count(rank, other);
+            wanted_by_rank += wanted.count(other, rank);
         }
-        ASSERT_EQ(sent, wanted_of_it);
-        ASSERT_EQ(received, wanted_by_it);
+        ASSERT_EQ(sent, wanted_from_rank);
+        ASSERT_EQ(received, wanted_by_rank);
         const auto bytes = [&](std::int64_t rows, annulus_dtype dtype) {
             return static_cast<std::uint64_t>(2 * problem.batch * rows * problem.dim) * bytes_of(dtype);
         };

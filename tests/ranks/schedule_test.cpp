@@ -15,7 +15,7 @@
 namespace annulus::test {
 namespace {
 
-Problem of_branches(std::int64_t length, std::vector<BranchSpec> branches, bool causal = false) {
+Problem branch_problem(std::int64_t length, std::vector<BranchSpec> branches, bool causal = false) {
     return {.length = length, .branches = std::move(branches), .causal = causal};
 }
 
@@ -31,7 +31,7 @@ std::vector<Message> messages_of(const Problem &problem, const std::vector<std::
 }
 
 TEST(Schedule, SegmentsInsideShardsSendNothing) {
-    const Problem problem = of_branches(
+    const Problem problem = branch_problem(
         96, {{.segment = 8}, {.segment = 16, .dilation = 3, .query = ANNULUS_QUERY_EVERY}, {.segment = 24}});
     EXPECT_TRUE(messages_of(problem, {48, 0, 48}).empty());
     expect_schedules(problem, {48, 0, 48});
@@ -39,7 +39,7 @@ TEST(Schedule, SegmentsInsideShardsSendNothing) {
 
 TEST(Schedule, CausalSendsNothingBack) {
     for (const annulus_query_rule rule : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY}) {
-        const Problem problem = of_branches(60, {{.dilation = 2, .query = rule}}, true);
+        const Problem problem = branch_problem(60, {{.dilation = 2, .query = rule}}, true);
         const std::vector<Message> messages = messages_of(problem, {10, 20, 1, 29});
         EXPECT_EQ(messages.size(), 6); // one from each rank to each after it
         for (const Message &message : messages)
@@ -50,7 +50,7 @@ TEST(Schedule, CausalSendsNothingBack) {
 
 // One branch alone: slots are those of the dilation, and the message needs no table.
 TEST(Schedule, OneBranchIsRegularAndFull) {
-    Problem problem = of_branches(210, {{.dilation = 5, .phase = ANNULUS_PHASE_FIXED, .residue = 3}});
+    Problem problem = branch_problem(210, {{.dilation = 5, .phase = ANNULUS_PHASE_FIXED, .residue = 3}});
     const std::vector<Message> messages = messages_of(problem, {70, 70, 70});
     EXPECT_EQ(messages.size(), 6);
     for (const Message &message : messages) {
@@ -63,9 +63,9 @@ TEST(Schedule, OneBranchIsRegularAndFull) {
 
 // A class of one branch that lies inside another's adds nothing.
 TEST(Schedule, NestedClassesAreRegular) {
-    Problem problem = of_branches(256, {{.dilation = 4, .phase = ANNULUS_PHASE_FIXED, .residue = 2},
-                                        {.dilation = 16, .phase = ANNULUS_PHASE_FIXED, .residue = 6},
-                                        {.dilation = 64, .phase = ANNULUS_PHASE_FIXED, .residue = 18}});
+    Problem problem = branch_problem(256, {{.dilation = 4, .phase = ANNULUS_PHASE_FIXED, .residue = 2},
+                                           {.dilation = 16, .phase = ANNULUS_PHASE_FIXED, .residue = 6},
+                                           {.dilation = 64, .phase = ANNULUS_PHASE_FIXED, .residue = 18}});
     const std::vector<Message> messages = messages_of(problem, {128, 128});
     EXPECT_EQ(messages.size(), 2);
     for (const Message &message : messages) {
@@ -80,7 +80,7 @@ TEST(Schedule, NestedClassesAreRegular) {
 // start of a segment of 512 and 8448 behind that of one of 16384, which is position 180224, and at 196608 it ends.
 TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
     Problem problem =
-        of_branches(196608 + 180224, {{.segment = 512}, {.segment = 16384, .dilation = 32}, {.dilation = 1024}});
+        branch_problem(196608 + 180224, {{.segment = 512}, {.segment = 16384, .dilation = 32}, {.dilation = 1024}});
     problem.heads = problem.kv_heads = 2;
     const std::vector<std::int64_t> lengths = {180224 + 8448, 196608 - 8448};
     for (const bool causal : {false, true}) {
@@ -108,8 +108,8 @@ TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
 // that are not so regular. The fast part has a quarter of the rows.
 TEST(Schedule, FurtherBranchesFollowTheDefinition) {
     const std::int64_t scale = quick() ? 1 : 4, first = (45056 + 2112) * scale, second = (49152 - 2112) * scale;
-    Problem problem =
-        of_branches(first + second, {{.segment = 512}, {.segment = 4096 * scale, .dilation = 32}, {.dilation = 1024}});
+    Problem problem = branch_problem(first + second,
+                                     {{.segment = 512}, {.segment = 4096 * scale, .dilation = 32}, {.dilation = 1024}});
     problem.heads = 4;
     problem.kv_heads = 2;
     problem.causal = true;
@@ -123,8 +123,8 @@ TEST(Schedule, FurtherBranchesFollowTheDefinition) {
 // Neighbours in pairs of shards want 16 rows of each other, whose slots are 4 apart; all others want one. So a rank
 // receives 16 + 6 slots, where a shard has 64 positions. With segments of 4 shards it is 3 times 16, and 4.
 TEST(Schedule, WhatSharesNoSegmentWeighsLess) {
-    Problem problem = of_branches(512, {{.segment = 128, .dilation = 4, .phase = ANNULUS_PHASE_FIXED},
-                                        {.dilation = 64, .phase = ANNULUS_PHASE_FIXED}});
+    Problem problem = branch_problem(512, {{.segment = 128, .dilation = 4, .phase = ANNULUS_PHASE_FIXED},
+                                           {.dilation = 64, .phase = ANNULUS_PHASE_FIXED}});
     const Shards shards = make_shards(even_lengths(512, 8));
     const auto exchange = [&] {
         return ShardLayout(pattern_of(problem), plan_problem_of(problem), shards, ANNULUS_EXCHANGE_AUTO).exchange();
@@ -138,8 +138,8 @@ TEST(Schedule, WhatSharesNoSegmentWeighsLess) {
 
 // More classes of a head than are counted in closed form.
 TEST(Schedule, ManyClasses) {
-    Problem problem = of_branches(200, {{.dilation = 37, .phase = ANNULUS_PHASE_INTERLEAVE},
-                                        {.dilation = 41, .phase = ANNULUS_PHASE_INTERLEAVE}});
+    Problem problem = branch_problem(200, {{.dilation = 37, .phase = ANNULUS_PHASE_INTERLEAVE},
+                                           {.dilation = 41, .phase = ANNULUS_PHASE_INTERLEAVE}});
     problem.heads = 40;
     problem.kv_heads = 1;
     for (const std::int64_t first : {1, 31, 32, 33, 100})
@@ -151,11 +151,11 @@ TEST(Schedule, ManyClasses) {
 
 // Rows that are looked for one by one, in pieces of key_piece_length: dilations below, beyond and about as long.
 TEST(Schedule, RowsOfSeveralPieces) {
-    Problem problem = of_branches(9001, {{.segment = 1024},
-                                         {.segment = 6000, .dilation = 3},
-                                         {.segment = 8000, .dilation = 7, .query = ANNULUS_QUERY_RESIDUE},
-                                         {.dilation = 1023, .phase = ANNULUS_PHASE_INTERLEAVE},
-                                         {.dilation = 2500, .query = ANNULUS_QUERY_EVERY}});
+    Problem problem = branch_problem(9001, {{.segment = 1024},
+                                            {.segment = 6000, .dilation = 3},
+                                            {.segment = 8000, .dilation = 7, .query = ANNULUS_QUERY_RESIDUE},
+                                            {.dilation = 1023, .phase = ANNULUS_PHASE_INTERLEAVE},
+                                            {.dilation = 2500, .query = ANNULUS_QUERY_EVERY}});
     problem.heads = 4;
     problem.kv_heads = 2;
     for (const std::int64_t middle : {0, 1, 700})
@@ -168,9 +168,9 @@ TEST(Schedule, DilationsOfSixtyThreeBits) {
         for (const std::int64_t residue : {0, 5, 20, 39, 40}) {
             const BranchSpec huge = {
                 .dilation = int64_max, .phase = ANNULUS_PHASE_FIXED, .residue = residue, .query = rule};
-            expect_schedules(of_branches(40, {huge}), {7, 3, 30});
+            expect_schedules(branch_problem(40, {huge}), {7, 3, 30});
             // Beside a Hilbert branch rows are looked for one by one.
-            expect_schedules(of_branches(40, {huge, {.dilation = 3, .order = ANNULUS_ORDER_HILBERT}}), {7, 3, 30});
+            expect_schedules(branch_problem(40, {huge, {.dilation = 3, .order = ANNULUS_ORDER_HILBERT}}), {7, 3, 30});
         }
 }
 
@@ -194,7 +194,7 @@ std::int64_t rows_on_all_ranks(const Problem &problem) {
 
 // w = 2^11, 2^13, …, 2^31 and r = 1, 4, …, 2^20.
 Problem longnet_of_a_billion(std::int32_t heads) {
-    Problem problem = of_branches(billion, {});
+    Problem problem = branch_problem(billion, {});
     problem.heads = heads;
     for (int i = 0; i <= 10; ++i)
         problem.branches.push_back(
@@ -226,8 +226,8 @@ TEST(ABillionTokens, OnFourThousandRanks) {
 
 // The multiples of two primes: 1074 each below 2^30, of which they share 0 alone; each goes to 63 ranks.
 TEST(ABillionTokens, CoprimeDilations) {
-    Problem problem = of_branches(billion, {{.dilation = 1000003, .phase = ANNULUS_PHASE_FIXED},
-                                            {.dilation = 999983, .phase = ANNULUS_PHASE_FIXED}});
+    Problem problem = branch_problem(billion, {{.dilation = 1000003, .phase = ANNULUS_PHASE_FIXED},
+                                               {.dilation = 999983, .phase = ANNULUS_PHASE_FIXED}});
     problem.heads = 1;
     EXPECT_EQ(rows_on_all_ranks(problem), 63 * (1074 + 1074 - 1));
     // Multiples of 3 or 5 in all of it, by inclusion and exclusion: 357913942 + 214748365 - 71582789.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What results of several ranks must not depend on, what a context with ranks may be used for besides, and what memory
-// it takes.
+// Results of several ranks: what they must not depend on. Contexts with a communicator: what else they can do, and how
+// much memory they use.
 #include "engines/table.hpp"
 
 #include "support/compare.hpp"
@@ -50,8 +50,8 @@ class EveryDtype : public testing::TestWithParam<annulus_dtype> {
     }
 };
 
-// A query whose keys, all of them another rank's, have the score -infinity has met keys all the same: a finite product
-// of Q and K, which the scale brings out of the range.
+// All keys of a query are on another rank and have the score -infinity: a finite product of Q and K that the scale
+// brings out of the range. Such a query has keys, so its results are NaN.
 TEST_P(EveryDtype, KeysThatCountForNothingElsewhere) {
     Problem whole{.length = 40,
                   .heads = 1,
@@ -68,7 +68,7 @@ TEST_P(EveryDtype, KeysThatCountForNothingElsewhere) {
             EXPECT_TRUE(std::ranges::all_of(values, [](double x) { return std::isnan(x); }));
 }
 
-// From run to run, whatever the threads, and ring or gather.
+// The bits do not depend on the run, the number of threads, or the exchange.
 TEST_P(EveryDtype, BitsAreTheSameEveryTime) {
     for (const bool causal : {false, true}) {
         const Problem whole = problem(causal);
@@ -83,7 +83,7 @@ TEST_P(EveryDtype, BitsAreTheSameEveryTime) {
     }
 }
 
-// Nothing of d_lse, d_lse of zeros on all ranks, and both at the same time are the same.
+// The results are the same if no rank has d_lse, if all have zeros in it, and if only some ranks have it.
 TEST_P(EveryDtype, SomeRanksHaveNoGradientOfLse) {
     const Problem whole = problem(false);
     Inputs inputs = random_inputs(whole, 2);
@@ -117,10 +117,10 @@ TEST_P(EveryDtype, SomeRanksDoNotAskForLse) {
             const Call::Arguments &a = call.arguments;
             check(annulus_forward(context.get(), &a.q, &a.k, &a.v, &a.out, rank % 2 ? &a.lse : nullptr, nullptr));
             const Results results = call.results(ANNULUS_PASS_FORWARD);
-            const Results of_rank = shard_results(whole, wanted, start, lengths_[rank]);
-            expect_identical("out", results.out, of_rank.out);
+            const Results rank_results = shard_results(whole, wanted, start, lengths_[rank]);
+            expect_identical("out", results.out, rank_results.out);
             if (rank % 2)
-                expect_identical("lse", results.lse, of_rank.lse);
+                expect_identical("lse", results.lse, rank_results.lse);
         });
     }
 }
@@ -174,7 +174,8 @@ class Nonfinite : public testing::TestWithParam<std::tuple<annulus_exchange, boo
         return rows;
     }
 
-    // Rows of [length, heads, dim] outside `reached` are as in the clean run; a NaN shows in all of those inside.
+    // Checks that rows of [length, heads, dim] outside `reached` are as in the clean run. If the value is NaN, every
+    // row inside is NaN.
     void expect_reached(const char *name, const std::vector<double> &got, const std::vector<double> &clean,
                         std::int32_t heads, const Rows &reached) const {
         for (std::size_t i = 0; i < got.size(); ++i) {
@@ -255,7 +256,7 @@ TEST(Contexts, ComputeAloneAgain) {
     });
 }
 
-// Each rank has several contexts, which take turns; one of them changes its problem, config and shards.
+// Each rank has several contexts, which call in turn. Their problems, configs and shards differ.
 TEST(Contexts, ShareACommunicatorInOrder) {
     const int ranks = 3;
     const Problem problems[] = {mixed_problem(ANNULUS_FLOAT32),
@@ -278,7 +279,7 @@ TEST(Contexts, ShareACommunicatorInOrder) {
     for_each_rank(ranks, [&](int rank) {
         for (const std::size_t i : {0, 1, 2, 1, 0, 0, 2}) {
             const Problem &problem = problems[i];
-            // Other shards each time.
+            // The shards differ in each call.
             const std::vector<std::int64_t> lengths = random_lengths(problem.length, ranks, i);
             annulus_context *const context = contexts[i][rank].get();
             const annulus_shards shards = view_of(lengths);
@@ -302,7 +303,7 @@ TEST(Contexts, ComeAndGo) {
     for (int cycle = 0; cycle < 20; ++cycle)
         expect_near(run_ranks(whole, inputs, options_of(even_lengths(40, 4), exchanges[cycle % 2])), wanted,
                     tolerance_of(whole.dtype));
-    // Ends that nobody uses.
+    // Communicators that are never used.
     for (int cycle = 0; cycle < 20; ++cycle)
         make_local_comms(4);
 }
@@ -327,7 +328,7 @@ TEST(Workspace, IsWhatACallNeedsToTheByte) {
                 const annulus_shards shards = view_of(lengths);
                 check(annulus_estimate_rank(context.get(), &sizes, pass, &shards, rank, &estimate));
                 EXPECT_EQ(bytes, estimate.workspace_bytes);
-                // One byte less, at the address that leaves most of it to alignment, is too little on rank 1.
+                // On rank 1 the workspace has one byte too few. Its address is the one that alignment wastes most on.
                 std::vector<unsigned char> memory(bytes + 256);
                 unsigned char *odd = memory.data();
                 while (reinterpret_cast<std::uintptr_t>(odd) % 256 != 1)
@@ -345,8 +346,8 @@ TEST(Workspace, IsWhatACallNeedsToTheByte) {
         }
 }
 
-// A million tokens of a LongNet. A ring's memory halves with twice the ranks, but for what a step of the engine takes:
-// an eighth more is allowed. In a gather's the rows that the queries attend to do not become fewer.
+// A LongNet with a million tokens. With twice the ranks a ring's memory halves, except for what a step of the engine
+// takes; an eighth more is allowed. A gather's memory shrinks less, since the queries still attend to the same rows.
 TEST(Workspace, ShrinksWithTheNumberOfRanks) {
     Problem whole;
     whole.length = 1 << 20;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several ranks, as threads, against one: the reference engine on each whole sequence in float64. Rows of no sequence
-// hold NaN.
+// Several ranks, as threads, against the reference engine on each whole sequence in float64. Rows that belong to no
+// sequence hold NaN.
 #include "engines/table.hpp"
 #include "ranks/ranks_subject.hpp"
 
@@ -65,7 +65,8 @@ class Expected {
     const EachAlone alone_;
 };
 
-// Whether the elements of a tensor of gradients, all `before` at first, are what each rank's way makes of `sums`.
+// Checks the elements of a gradient tensor, which were all `before` at first. Each rank stores `sums` by its own
+// GradientSpec.
 void expect_rows_written(const Problem &problem, std::size_t tensor, std::int64_t row_size,
                          const std::vector<std::int64_t> &lengths,
                          const std::vector<std::array<GradientSpec, 3>> &gradients, double before,
@@ -110,7 +111,7 @@ TEST_P(Table, RanksAgreeWithOne) {
         }
 }
 
-// Range i of 2P to rank min(i, 2P - 1 - i): all have as much to do under causality.
+// Gives range i of 2P to rank min(i, 2P - 1 - i). Under causality all ranks then have the same work.
 Ranges zigzag(std::int64_t length, int ranks) {
     Ranges ranges{even_lengths(length, 2 * ranks), {}};
     for (std::int32_t i = 0; i < 2 * ranks; ++i)
@@ -118,7 +119,7 @@ Ranges zigzag(std::int64_t length, int ranks) {
     return ranges;
 }
 
-// By chance, neighbours and empty ones included, and ranks without any.
+// Returns random ranges. Some are empty, some neighbours have one owner, and some ranks have no range.
 Ranges random_ranges(std::int64_t length, int ranks, std::uint64_t seed) {
     std::mt19937_64 generator(seed);
     const int count = 1 + static_cast<int>(generator() % 9);
@@ -142,7 +143,7 @@ TEST_P(Table, RanksWithRangesAgreeWithOne) {
     }
 }
 
-// Without query windows, which ranks have no use for.
+// Returns the problems without query windows, which several ranks do not support.
 std::vector<NamedProblem> table(const std::vector<NamedProblem> &problems, const std::vector<annulus_dtype> &dtypes) {
     std::vector<NamedProblem> all = with_dtypes(up_to(quick() ? 1e6 : small_work, problems), dtypes);
     std::erase_if(all, [](const NamedProblem &named) { return named.problem.window.has_value(); });
@@ -161,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(RulesOnce, Table,
 INSTANTIATE_TEST_SUITE_P(NestedOnce, Table, testing::ValuesIn(table(with_keys_once(nested_problems()), ranks_dtypes())),
                          name_of);
 
-// Whole sequences on a rank, on two, over all of them, and rows of none on some.
+// Sequences on one rank, on two ranks, and over all ranks. Some ranks have rows that belong to no sequence.
 std::vector<NamedProblem> sequences() {
     const std::vector<BranchSpec> branches = {
         {.segment = 20}, {.segment = 64, .dilation = 3, .query = ANNULUS_QUERY_EVERY}, {.dilation = 2}};
@@ -196,7 +197,7 @@ std::vector<NamedProblem> sequences() {
 
 INSTANTIATE_TEST_SUITE_P(Sequences, Table, testing::ValuesIn(table(sequences(), ranks_dtypes())), name_of);
 
-// One branch whose classes have whole blocks of 64 rows on each rank, of which an engine may store more than of others.
+// One branch whose classes have whole blocks of 64 rows on each rank. For such blocks an engine may store more results.
 std::vector<NamedProblem> whole_blocks() {
     std::vector<NamedProblem> problems;
     for (const bool causal : {false, true})
@@ -216,14 +217,14 @@ std::vector<NamedProblem> whole_blocks() {
 
 INSTANTIATE_TEST_SUITE_P(WholeBlocks, Table, testing::ValuesIn(with_dtypes(whole_blocks(), ranks_dtypes())), name_of);
 
-// Shards and ranges that cut no segment along a curve, which is all that some engines take. A branch along the line
-// reaches over them, or none does, and no rank needs another one's rows.
+// Shards and ranges that cut no segment along a curve: some engines take no others. In some problems a branch in the
+// linear order reaches over the shards. In the others no rank needs rows of another rank.
 class WholeSegments : public testing::TestWithParam<NamedProblem> {};
 
 TEST_P(WholeSegments, AlongACurveAgreeWithOne) {
     const Problem &problem = GetParam().problem;
     const std::int64_t segment = problem.branches.back().segment, count = problem.length / segment;
-    const auto of_segments = [&](std::vector<std::int64_t> lengths) {
+    const auto in_segments = [&](std::vector<std::int64_t> lengths) {
         for (std::int64_t &length : lengths)
             length *= segment;
         lengths.back() += problem.length % segment;
@@ -232,10 +233,10 @@ TEST_P(WholeSegments, AlongACurveAgreeWithOne) {
     const Expected expected(problem, 4);
     for (const RanksWay &way : ranks_ways())
         for (const int ranks : way.rank_counts) {
-            expected.expect_of(way, of_segments(even_lengths(count, ranks)));
-            expected.expect_of(way, of_segments(random_lengths(count, ranks, 2)));
+            expected.expect_of(way, in_segments(even_lengths(count, ranks)));
+            expected.expect_of(way, in_segments(random_lengths(count, ranks, 2)));
             Ranges ranges = zigzag(count, ranks);
-            ranges.lengths = of_segments(ranges.lengths);
+            ranges.lengths = in_segments(ranges.lengths);
             expected.expect_of(way, ranks, ranges);
         }
 }
@@ -270,7 +271,8 @@ std::vector<NamedProblem> curves_of_whole_segments() {
 
 INSTANTIATE_TEST_SUITE_P(Curves, WholeSegments, testing::ValuesIn(curves_of_whole_segments()), name_of);
 
-// Each rank writes its own rows its own way: what is added is found by adding to zeros, in the widest dtype.
+// Each rank stores the gradients of its rows in its own way. The sums that it should add come from a run that adds to
+// zeros, in the widest dtype.
 TEST(Ranks, WriteGradientsEachItsOwnWay) {
     const std::vector<RanksWay> ways = ranks_ways();
     constexpr GradientSpec plain{}, adds{.adds = true};
@@ -310,7 +312,7 @@ TEST(Ranks, WriteGradientsEachItsOwnWay) {
         }
 }
 
-// What is added in the order of arrival would differ now and then.
+// Results are the same in every run. Sums in the order of arrival would sometimes differ.
 TEST(Ranks, GiveTheSameBitsEveryTime) {
     const std::vector<RanksWay> ways = ranks_ways();
     Problem problem = taken(mixed_problem(ranks_dtypes().back()), ways.front().run);
@@ -330,7 +332,7 @@ TEST(Ranks, GiveTheSameBitsEveryTime) {
         }
 }
 
-// Long shards, against one rank of the same engine, which the reference would take minutes for.
+// Checks long shards against one rank of the same engine. The reference engine would take minutes.
 void expect_long_shards_agree(Problem problem) {
     const std::vector<RanksWay> ways = ranks_ways();
     const std::int64_t half = quick() ? 12000 : 150000;
@@ -353,7 +355,7 @@ void expect_long_shards_agree(Problem problem) {
         }
 }
 
-// Branches that reach far over the border, with rows in messages of their own.
+// Branches that reach far over the border have their rows in messages of their own.
 TEST(LongShards, AgreeWithOneRankWhereBranchesReachFar) {
     for (const bool causal : {false, true})
         expect_long_shards_agree({.heads = 2,
@@ -364,7 +366,7 @@ TEST(LongShards, AgreeWithOneRankWhereBranchesReachFar) {
                                   .keys_once = causal});
 }
 
-// Branches so different that an engine may take those of a rank's own keys apart.
+// Branches so different that an engine may split the branches of a rank's own keys over several launches.
 TEST(LongShards, AgreeWithOneRankWhereBranchesAreSplit) {
     for (const bool causal : {false, true})
         expect_long_shards_agree({.heads = 2,
