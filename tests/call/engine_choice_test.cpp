@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of several engines a call gets, and what workspace is announced for a call that several engines may get. The
-// engines stand for a GPU's.
+// Which engine a call gets, and which workspace is announced if several engines may get the call. The engines here
+// stand for a GPU's.
 #include "call/call_memory.hpp"
 #include "call/executable_cache.hpp"
 #include "core/error.hpp"
@@ -18,7 +18,7 @@ namespace annulus {
 
 namespace {
 
-// Takes tensors whose rows begin at multiples of `alignment` bytes, and computes nothing.
+// An executable that takes tensors whose rows begin at multiples of `alignment` bytes, and computes nothing.
 template <std::size_t bytes, std::int64_t alignment> class IdleExecutable final : public Executable {
   public:
     std::size_t workspace_bytes() const override { return bytes; }
@@ -36,7 +36,7 @@ Preparation prepare_idle(const Plan &plan, annulus_pass, KeyScope, Device &, con
     return {std::make_unique<IdleExecutable<bytes, alignment>>(), nullptr};
 }
 
-// As on a GPU: the faster one asks more of its tensors.
+// As on a GPU, the faster engine needs a larger alignment.
 constexpr std::size_t fused_bytes = 1000, mma_bytes = 70'000, gemm_bytes = 5000;
 const Engine fused{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true, &prepare_idle<fused_bytes, 16>, nullptr};
 const Engine mma{ANNULUS_ENGINE_MMA, ANNULUS_DEVICE_CUDA, true, &prepare_idle<mma_bytes, 4>, nullptr};
@@ -95,8 +95,7 @@ TEST_F(EngineChoice, TellsWhyAnEngineIsRefused) {
     }
 }
 
-// select_engine() names, before there are tensors, the engine that select() takes for tensors of exactly that
-// alignment.
+// Without tensors, select_engine() returns the engine that select() takes for tensors of exactly this alignment.
 TEST_F(EngineChoice, IsToldBeforehand) {
     for (const std::int64_t alignment : {1, 2, 4, 8, 16, 4096})
         for (const std::uint64_t limit : {std::size_t{0}, mma_bytes - 1, fused_bytes - 1}) {
@@ -117,10 +116,11 @@ TEST_F(EngineChoice, IsToldBeforehand) {
 TEST_F(EngineChoice, IsTheFirstWithinTheLimit) {
     EXPECT_EQ(chosen(36, setting(ANNULUS_ENGINE_AUTO, mma_bytes)), ANNULUS_ENGINE_MMA);
     EXPECT_EQ(chosen(36, setting(ANNULUS_ENGINE_AUTO, mma_bytes - 1)), ANNULUS_ENGINE_GEMM);
-    EXPECT_EQ(chosen(32, setting(ANNULUS_ENGINE_AUTO, fused_bytes - 1)), ANNULUS_ENGINE_GEMM); // none is within it
+    EXPECT_EQ(chosen(32, setting(ANNULUS_ENGINE_AUTO, fused_bytes - 1)),
+              ANNULUS_ENGINE_GEMM); // no engine is within the limit
 }
 
-// Whatever of an alignment the tensors have: a call with them fits what was announced.
+// A call fits into the announced workspace, whatever alignment its tensors have beyond the stated one.
 TEST_F(EngineChoice, WorkspaceIsEnoughForEachEngineThatMayCompute) {
     EXPECT_EQ(announced(16, setting()), fused_bytes);
     EXPECT_EQ(announced(32, setting()), fused_bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a context plans: each problem once, as many problems as it keeps, and all anew under another config.
+// A context plans each problem once. It keeps a limited number of problems, and plans all anew under another config.
 #include "call/context.hpp"
 
 #include "support/ranks.hpp"
@@ -48,11 +48,11 @@ TEST_F(OneRank, KeepsTheProblemsOfLateCalls) {
     for (int i = 0; i < kept; ++i)
         both_passes(50 + i);
     EXPECT_EQ(prepared(), 2 * kept);
-    both_passes(50); // all but this one are older now
+    both_passes(50); // all other problems are older now
     for (int i = 0; i < kept - 1; ++i)
         both_passes(150 + i);
     EXPECT_EQ(prepared(), 2 * kept);
-    const CallProblem first{{ANNULUS_FLOAT32, 1, 50, 2, 2, 8, {0, 50}, {0, 50}}, {}}; // the one of both_passes(50)
+    const CallProblem first{{ANNULUS_FLOAT32, 1, 50, 2, 2, 8, {0, 50}, {0, 50}}, {}}; // as in both_passes(50)
     EXPECT_EQ(context_->plan_alone(first, context_->setting().limits).executables.count(), 2);
 }
 

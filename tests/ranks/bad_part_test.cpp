@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks do where the arguments of one are bad: it has its own message, the others learn of it, and the
-// communicator serves the next call.
+// One rank has bad arguments: it gets a message of its own, the other ranks learn of it, and the communicator serves
+// the next call.
 #include "ranks/callers.hpp"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ std::vector<Difference> bad_parts() {
         {"head_dim", "head dimension", [](Part &part, int) { part.problem.dim = 12; }, ANNULUS_ERROR_UNSUPPORTED},
         {"heads_of_a_branch", "branch 0",
          [](Part &part, int) {
-             part.lengths.assign(ranks, part.rows); // or the ranks compare configs first
+             part.lengths.assign(ranks, part.rows); // else the ranks compare configs first
              part.configure = [](annulus_config *config) {
                  annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
                  check(annulus_config_get_branch(config, 0, &branch));
@@ -95,7 +95,7 @@ std::vector<Difference> bad_parts() {
     };
 }
 
-// The others learn who cannot do its part, and why.
+// Checks that a rank has learnt which rank cannot do its part, and why.
 void expect_told(const Outcome &outcome, int rank, const Outcome &bad) {
     EXPECT_EQ(outcome.status, ANNULUS_ERROR_DECLINED) << outcome.message;
     EXPECT_TRUE(holds(outcome.message, "rank " + std::to_string(rank) + " ")) << outcome.message;
@@ -131,13 +131,13 @@ TEST_P(BadPart, IsToldToTheOthers) {
         }
 }
 
-// Each has its own message; who has none gets that of the first.
+// Each bad rank has its own message. A good rank gets the message of the first bad rank.
 TEST_P(BadPart, OfSeveralRanks) {
     const std::vector<Comm> comms = make_local_comms(ranks);
     std::vector<Part> parts(ranks);
-    for (Part &part : parts) // or those who lack something for the lengths would learn of the others first
+    for (Part &part : parts) // else a rank that cannot prepare would first hear of the other ranks' failures
         part.lengths = {8, 8, 8};
-    parts[0].problem.batch = 1; // and nobody looks for other differences
+    parts[0].problem.batch = 1; // a difference that is not looked at, since ranks decline
     GetParam().change(parts[1], 1);
     parts[2].spoil = [](Call::Arguments &, Pointers &p) { p.v = nullptr; };
     std::vector<Outcome> outcomes = call_all(parts, comms);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks do where one of them is lost. Timeouts of a minute are not waited for: the test's own is shorter.
+// One rank is lost, and the other ranks must fail. The tests set short timeouts.
 #include "ranks/callers.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// All but one rank call, whose part `instead` plays; all of them fail with one message, at once from then on.
+// Lets all ranks call except rank `lost`, which runs instead() once. Checks that every call fails with the same
+// message; calls after the first one fail at once.
 void expect_loss(const std::vector<Comm> &comms, int lost, const std::string &words, double timeout,
                  const std::function<void()> &instead) {
     std::vector<std::vector<Outcome>> outcomes(ranks);
@@ -91,7 +92,7 @@ TEST_P(Loss, AnotherThreadAbortsARanksOwnCall) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Loss, testing::Range(0, ranks), testing::PrintToStringParamName());
 
-// Wherever the abort meets the calls, each of them is done or fails, and none hangs.
+// Whenever the abort comes, each call succeeds or fails, and no call hangs.
 TEST(Abort, InTheMidstOfCalls) {
     for (int i = 0; i < 40; ++i) {
         const std::vector<Comm> comms = make_local_comms(ranks);
@@ -117,7 +118,7 @@ TEST(Abort, InTheMidstOfCalls) {
     }
 }
 
-// A rank that has done its part may go at once, with its tensors and context, while the others are still at theirs.
+// A rank whose call has returned may destroy its tensors, context and communicator while the other ranks still compute.
 TEST(Leaving, AfterOnesPart) {
     for (int i = 0; i < 40; ++i) {
         std::vector<Comm> comms = make_local_comms(ranks);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention mass of keys over several ranks, as threads: each finds that of its own, as the definition has it.
+// The attention mass over several ranks, as threads. Each rank finds the masses of its own keys, as the definition has
+// them.
 #include "engines/table.hpp"
 #include "ranks/ranks_subject.hpp"
 
@@ -42,7 +43,7 @@ void expect_masses(const Problem &problem, std::uint64_t seed) {
 
 std::vector<NamedProblem> problems() {
     std::vector<NamedProblem> all = {
-        // Sequences on one rank and on several, and rows of none.
+        // Sequences on one rank and on several ranks, and rows that belong to no sequence.
         {"sequences",
          {.batch = 2,
           .length = 211,
@@ -98,7 +99,7 @@ TEST_P(Random, OfOwnKeys) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Random, testing::Range(0, sweep_size(100)));
 
-// What has to be zigzag for causal attention.
+// Zigzag shards, which balance causal attention.
 TEST(MassOfRanges, IsOfTheRowsOfEachRank) {
     for (const RanksWay &way : ranks_ways())
         for (const annulus_dtype dtype : ranks_dtypes()) {

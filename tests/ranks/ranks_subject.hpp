@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of table_test.cpp are connected and what they compute on; each program links a definition.
+// How the ranks of table_test.cpp are connected, and on which devices they compute. Each program links one definition.
 #pragma once
 
 #include "support/ranks.hpp"
@@ -13,16 +13,16 @@ struct RanksWay {
     const char *name;
     RunOptions run;
     std::vector<int> rank_counts;
-    // The ends for so many ranks. They may be used again, by one test at a time.
+    // Returns communicators for this number of ranks. One test at a time may use them.
     std::function<const std::vector<Comm> &(int ranks)> comms;
-    // Where the tensors of so many ranks lie; empty: all in run.memory.
+    // Returns the memory of each rank's tensors; empty if all ranks use run.memory.
     std::function<std::vector<Memory *>(int ranks)> memories;
 };
 
-// All with the same engine.
+// Returns the ways to connect the ranks. All use the same engine.
 std::vector<RanksWay> ranks_ways();
 
-// For the table of rules and for all other problems.
+// Return the dtypes for the table of rules, and for all other problems.
 std::vector<annulus_dtype> ranks_rule_dtypes();
 std::vector<annulus_dtype> ranks_dtypes();
 

@@ -19,7 +19,7 @@ namespace {
 
 using Rows = std::vector<std::int64_t>; // positions, ascending
 
-// Shards and what each needs of the others, position by position.
+// The rows that each shard needs of the other shards, position by position.
 class Wanted {
   public:
     Wanted(const Problem &problem, const std::vector<Window> &shards) : problem_(problem), shards_(shards) {
@@ -34,7 +34,7 @@ class Wanted {
         }
     }
 
-    // Rows of `from`, of a key/value head, that a query of `to` attends to.
+    // Returns the rows of shard `from`, in a key/value head, that a query of shard `to` attends to.
     Rows rows(int from, int to, std::int32_t kv_head) const {
         Rows rows;
         for (std::int64_t m = shards_[from].start; m < shards_[from].end(); ++m)
@@ -62,8 +62,7 @@ Rows rows_of(const Plan &plan, const Message &message, std::int32_t kv_head) {
     return rows;
 }
 
-// The slots are wide enough for their promise: rows of a head stand in different ones, and as they stand in the
-// sequence a whole number of slots apart.
+// Checks that the rows of a head have different slots, in order, and that their distances are multiples of the stride.
 void expect_slots(const Message &message, const Rows &rows) {
     ASSERT_GE(message.stride, 1);
     std::int64_t previous = -1;
@@ -78,7 +77,7 @@ void expect_slots(const Message &message, const Rows &rows) {
     }
 }
 
-// The rows that are wanted between its ends, and no others.
+// Checks that a message has exactly the wanted rows in its window of keys.
 void expect_message(const Plan &plan, const Message &message, const Wanted &wanted) {
     ASSERT_EQ(message.rows.size(), plan.problem().kv_heads);
     std::int64_t total = 0;
@@ -98,19 +97,20 @@ void expect_message(const Plan &plan, const Message &message, const Wanted &want
                 ASSERT_EQ(rows[j], message.firsts[g] + static_cast<std::int64_t>(j) * message.stride);
         }
     }
-    ASSERT_GT(total, 0); // a message without rows does not exist
+    ASSERT_GT(total, 0); // there are no messages without rows
     ASSERT_EQ(message.total_rows(), total);
     ASSERT_EQ(message.is_full(), is_full);
 }
 
-// Whether the library can tell what is wanted without a look at each row.
+// True if the library finds the wanted rows in closed form.
 bool is_closed_form(const Problem &problem) {
     return std::all_of(problem.branches.begin(), problem.branches.end(), [](const BranchSpec &branch) {
         return branch.order == ANNULUS_ORDER_LINEAR && branch.query != ANNULUS_QUERY_RESIDUE;
     });
 }
 
-// What `auto` comes to, from api/annulus/config.h: gather where no rank has to hold more rows than the longest shard.
+// Returns the exchange that `auto` selects by api/annulus/config.h: `gather` if no rank must hold more rows than the
+// longest shard has.
 annulus_exchange expected_exchange(const ShardLayout &layout) {
     std::int64_t longest = 0, most = 0;
     for (const Window &shard : layout.shards().pieces)
@@ -126,7 +126,8 @@ annulus_exchange expected_exchange(const ShardLayout &layout) {
     return most <= longest ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_RING;
 }
 
-// How far a ring sends: as far as any segment reaches, from a shard to others behind it or before it.
+// Returns the distances at which a ring sends. A segment that two shards share needs every distance up to theirs, to
+// later shards and, unless causal, to earlier ones.
 std::set<int> expected_hops(const Problem &problem, const std::vector<Window> &shards) {
     const int ranks = static_cast<int>(shards.size());
     std::set<int> hops;
@@ -145,8 +146,8 @@ std::set<int> expected_hops(const Problem &problem, const std::vector<Window> &s
     return hops;
 }
 
-// The messages of all ranks are those that the definition asks for, each told alike by sender and receiver, in rounds
-// that fit together.
+// Checks that the messages of all ranks have exactly the rows that the definition requires. Sender and receiver must
+// plan the same messages, in the same rounds.
 void expect_schedules(const Problem &problem, const Shards &shards, annulus_exchange exchange, const Wanted &wanted) {
     const int ranks = static_cast<int>(shards.pieces.size());
     const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), shards, exchange);
@@ -157,7 +158,7 @@ void expect_schedules(const Problem &problem, const Shards &shards, annulus_exch
     }
     const annulus_exchange chosen = layout.exchange();
     const annulus_exchange expected = exchange == ANNULUS_EXCHANGE_AUTO ? expected_exchange(layout) : exchange;
-    // Rows that would have to be counted one by one may be taken for more than they are, never for less.
+    // If the rows have no closed form, the library may overestimate their number, but never underestimate it.
     const bool may_overcount = !is_closed_form(problem) && chosen == ANNULUS_EXCHANGE_RING;
     ASSERT_TRUE(chosen == expected || may_overcount) << "exchange " << chosen;
     const bool is_ring = chosen == ANNULUS_EXCHANGE_RING;
@@ -188,7 +189,7 @@ void expect_schedules(const Problem &problem, const Shards &shards, annulus_exch
             }
             for (const auto &[to, messages] : by_receiver) {
                 SCOPED_TRACE(testing::Message() << "to rank " << to);
-                // The receiver has the same in the same order and round.
+                // The receiver has the same messages, in the same order and round.
                 std::vector<const Message *> there = plans[to].schedule().rounds()[i].receives;
                 std::erase_if(there, [&](const Message *message) { return message->from != rank; });
                 ASSERT_EQ(there.size(), messages.size());
@@ -197,7 +198,7 @@ void expect_schedules(const Problem &problem, const Shards &shards, annulus_exch
                     for (std::int32_t g = 0; g < problem.kv(); ++g)
                         ASSERT_EQ(rows_of(plans[to].local(), *there[j], g),
                                   rows_of(plans[rank].local(), *messages[j], g));
-                    // None has rows of another.
+                    // No two messages share rows.
                     for (std::size_t k = 0; k < j; ++k)
                         ASSERT_EQ(intersect(messages[k]->keys, messages[j]->keys).length, 0);
                 }

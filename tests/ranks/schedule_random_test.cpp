@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedules of random patterns and shards: the messages hold exactly the rows that some query of the receiver
-// attends to. No transport takes part.
+// The schedules of random patterns and shards. The messages hold exactly the rows that a query of the receiver attends
+// to. No transport is used.
 #include "engines/table.hpp"
 #include "ranks/schedule_checks.hpp"
 
@@ -21,8 +21,8 @@
 namespace annulus::test {
 namespace {
 
-// Problems that are hostile to arithmetic with strides: large coprime dilations, ones beyond the shard, the sequence
-// and what sums of 64 bits can hold, many query heads to a key/value head.
+// Makes problems that are hard for arithmetic with strides. Dilations are large and coprime, or exceed the shard, the
+// sequence, or half the 64-bit range. Key/value heads have many query heads.
 class Generator {
   public:
     explicit Generator(std::uint64_t seed) : engine_(seed) {}
@@ -42,7 +42,7 @@ class Generator {
         return p;
     }
 
-    // Branches with most segments longer than a shard, half of them along the Hilbert curve.
+    // Most segments are longer than a shard, and half of the branches follow the Hilbert curve.
     Problem overlapping_problem() {
         Problem p;
         p.dim = 8;
@@ -121,7 +121,7 @@ TEST_P(Random, TheTestsProblems) {
         const std::uint64_t seed = 20 * GetParam() + i;
         Problem problem = random_problem(seed);
         problem.window.reset();
-        problem.zero_keys = false; // no keys of anybody
+        problem.zero_keys = false; // padding keys are in no message
         const int ranks = 1 + static_cast<int>(seed % 9);
         expect_schedules(problem, random_lengths(problem.length, ranks, seed));
         if (HasFailure())
@@ -139,7 +139,7 @@ TEST_P(Random, HostileProblems) {
     }
 }
 
-// Heads in large groups, along curves and lines, so that several branches want some of the same rows.
+// Several branches want some of the same rows, along curves and lines, with large groups of heads.
 TEST_P(Random, BranchesOnTopOfOneAnother) {
     for (std::uint64_t i = 0; i < 20; ++i) {
         Generator generator(1000 + 20 * GetParam() + i);
@@ -150,14 +150,14 @@ TEST_P(Random, BranchesOnTopOfOneAnother) {
     }
 }
 
-// More ranks than rows are left to some of them; equal shards, as many programs have them.
+// Many ranks with equal shards, as many programs have them. Some shards are empty.
 TEST_P(Random, ManyRanks) {
     Generator generator(2000 + GetParam());
     const Problem problem = generator.problem();
     expect_schedules(problem, even_lengths(problem.length, 10 + 5 * static_cast<int>(GetParam())));
 }
 
-// With few steps a plan is the same or is refused.
+// With few steps a plan is the same as with enough steps, or it is refused.
 TEST_P(Random, PlansWithinSteps) {
     int refused = 0, made = 0;
     for (std::uint64_t i = 0; i < 20; ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedules of patterns whose messages are known beforehand. No transport takes part.
+// The schedules of patterns whose messages are known in advance. No transport is used.
 #include "engines/table.hpp"
 #include "ranks/schedule_checks.hpp"
 
@@ -41,14 +41,14 @@ TEST(Schedule, CausalSendsNothingBack) {
     for (const annulus_query_rule rule : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY}) {
         const Problem problem = branch_problem(60, {{.dilation = 2, .query = rule}}, true);
         const std::vector<Message> messages = messages_of(problem, {10, 20, 1, 29});
-        EXPECT_EQ(messages.size(), 6); // one from each rank to each after it
+        EXPECT_EQ(messages.size(), 6); // one from each rank to each rank after it
         for (const Message &message : messages)
             EXPECT_LT(message.from, message.to);
         expect_schedules(problem, {10, 20, 1, 29});
     }
 }
 
-// One branch alone: slots are those of the dilation, and the message needs no table.
+// One branch alone: the stride of slots is the dilation, and the message is regular.
 TEST(Schedule, OneBranchIsRegularAndFull) {
     Problem problem = branch_problem(210, {{.dilation = 5, .phase = ANNULUS_PHASE_FIXED, .residue = 3}});
     const std::vector<Message> messages = messages_of(problem, {70, 70, 70});
@@ -61,7 +61,7 @@ TEST(Schedule, OneBranchIsRegularAndFull) {
     }
 }
 
-// A class of one branch that lies inside another's adds nothing.
+// A class that lies inside a class of another branch adds no rows.
 TEST(Schedule, NestedClassesAreRegular) {
     Problem problem = branch_problem(256, {{.dilation = 4, .phase = ANNULUS_PHASE_FIXED, .residue = 2},
                                            {.dilation = 16, .phase = ANNULUS_PHASE_FIXED, .residue = 6},
@@ -75,9 +75,9 @@ TEST(Schedule, NestedClassesAreRegular) {
     expect_schedules(problem, {128, 128});
 }
 
-// Three branches reach over the border, each further and with larger steps than the one before: what each alone reaches
-// is a message of its own, and takes about as many slots as there are rows. The border is 256 positions behind the
-// start of a segment of 512 and 8448 behind that of one of 16384, which is position 180224, and at 196608 it ends.
+// Three branches reach over the border, each further and with a larger dilation than the branch before. The keys that
+// only one of them reaches are a message of its own, with about one slot for each row. The border is 256 positions
+// after the start of a segment of 512, and 8448 after the start of a segment of 16384. That segment is 180224 … 196607.
 TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
     Problem problem =
         branch_problem(196608 + 180224, {{.segment = 512}, {.segment = 16384, .dilation = 32}, {.dilation = 1024}});
@@ -104,8 +104,8 @@ TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
     }
 }
 
-// The same against the definition: with several heads to a key/value head, a short shard between the others, and rows
-// that are not so regular. The fast part has a quarter of the rows.
+// The same against the definition, with several heads for each key/value head, a short shard between the other shards,
+// and less regular rows. The quick form has a quarter of the rows.
 TEST(Schedule, FurtherBranchesFollowTheDefinition) {
     const std::int64_t scale = quick() ? 1 : 4, first = (45056 + 2112) * scale, second = (49152 - 2112) * scale;
     Problem problem = branch_problem(first + second,
@@ -120,8 +120,9 @@ TEST(Schedule, FurtherBranchesFollowTheDefinition) {
     expect_schedules(problem, {first - 1, 4999, second - 4998});
 }
 
-// Neighbours in pairs of shards want 16 rows of each other, whose slots are 4 apart; all others want one. So a rank
-// receives 16 + 6 slots, where a shard has 64 positions. With segments of 4 shards it is 3 times 16, and 4.
+// The two shards of a segment want 16 rows of each other, with stride 4. From each of the other 6 shards a shard wants
+// one row. So a rank receives 16 + 6 slots, and a shard has 64 positions. With segments of 4 shards it receives
+// 3 * 16 + 4 slots.
 TEST(Schedule, WhatSharesNoSegmentWeighsLess) {
     Problem problem = branch_problem(512, {{.segment = 128, .dilation = 4, .phase = ANNULUS_PHASE_FIXED},
                                            {.dilation = 64, .phase = ANNULUS_PHASE_FIXED}});
@@ -132,11 +133,11 @@ TEST(Schedule, WhatSharesNoSegmentWeighsLess) {
     EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
     problem.branches[0].segment = 256;
     EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
-    problem.branches[0].segment = 512; // 7 times 16
+    problem.branches[0].segment = 512; // 7 * 16 slots
     EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_RING);
 }
 
-// More classes of a head than are counted in closed form.
+// A head has more classes than are counted in closed form.
 TEST(Schedule, ManyClasses) {
     Problem problem = branch_problem(200, {{.dilation = 37, .phase = ANNULUS_PHASE_INTERLEAVE},
                                            {.dilation = 41, .phase = ANNULUS_PHASE_INTERLEAVE}});
@@ -149,7 +150,8 @@ TEST(Schedule, ManyClasses) {
         expect_schedules(problem, {first, 200 - first});
 }
 
-// Rows that are looked for one by one, in pieces of key_piece_length: dilations below, beyond and about as long.
+// Rows that are searched one by one, in pieces of key_piece_length positions. The dilations are smaller than a piece,
+// larger, and about as long.
 TEST(Schedule, RowsOfSeveralPieces) {
     Problem problem = branch_problem(9001, {{.segment = 1024},
                                             {.segment = 6000, .dilation = 3},
@@ -162,19 +164,19 @@ TEST(Schedule, RowsOfSeveralPieces) {
         expect_schedules(problem, {4099, middle, 4902 - middle});
 }
 
-// Dilations at the end of what 64 bits hold: only places before the first repetition count.
+// Dilations near the largest 64-bit number. Only places before the first repetition exist.
 TEST(Schedule, DilationsOfSixtyThreeBits) {
     for (const annulus_query_rule rule : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY})
         for (const std::int64_t residue : {0, 5, 20, 39, 40}) {
             const BranchSpec huge = {
                 .dilation = int64_max, .phase = ANNULUS_PHASE_FIXED, .residue = residue, .query = rule};
             expect_schedules(branch_problem(40, {huge}), {7, 3, 30});
-            // Beside a Hilbert branch rows are looked for one by one.
+            // With a Hilbert branch the rows are searched one by one.
             expect_schedules(branch_problem(40, {huge, {.dilation = 3, .order = ANNULUS_ORDER_HILBERT}}), {7, 3, 30});
         }
 }
 
-// A billion tokens on 64 ranks, counted by hand below.
+// A billion tokens on 64 ranks. The expected numbers below were counted by hand.
 constexpr std::int64_t billion = std::int64_t{1} << 30;
 constexpr int many_ranks = 64;
 
@@ -202,10 +204,10 @@ Problem longnet_of_a_billion(std::int32_t heads) {
     return problem;
 }
 
-// 16 heads with residues 0 … 15 where r >= 16. A shard has 2^24 positions, so w up to 2^23 stays inside. Where two
-// shards share a segment of 2^25, 2^27, 2^29 or 2^31 positions (and no shorter one) every head wants 2^10, 2^8, 2^6 or
-// 2^4 rows: the classes of the longer segments are inside those of the shorter. Per rank and head: 1 * 2^10 + 6 * 2^8 +
-// 24 * 2^6 + 32 * 2^4 = 4608.
+// 16 heads have residues 0 … 15 if r >= 16. A shard has 2^24 positions, so segments of up to 2^23 stay inside. If the
+// shortest segment that two shards share has 2^25, 2^27, 2^29 or 2^31 positions, every head wants 2^10, 2^8, 2^6 or 2^4
+// rows. The classes of longer segments are inside the classes of shorter segments. A rank and head wants
+// 1 * 2^10 + 6 * 2^8 + 24 * 2^6 + 32 * 2^4 = 4608 rows.
 TEST(ABillionTokens, LongNet) {
     Problem problem = longnet_of_a_billion(16);
     EXPECT_EQ(rows_on_all_ranks(problem), 64 * 16 * 4608);
@@ -213,8 +215,8 @@ TEST(ABillionTokens, LongNet) {
     EXPECT_EQ(rows_on_all_ranks(problem), 64 * 16 * 4608 / 2);
 }
 
-// As many ranks, heads and branches as api/annulus/attention.h says are not too many. The sums above say what a rank
-// receives: less than its shard.
+// The largest numbers of ranks, heads and branches that api/annulus/attention.h promises to support. By the sums above
+// a rank receives less than its shard.
 TEST(ABillionTokens, OnFourThousandRanks) {
     const Problem problem = longnet_of_a_billion(32);
     const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), make_shards(even_lengths(billion, 4096)),
@@ -224,13 +226,13 @@ TEST(ABillionTokens, OnFourThousandRanks) {
     EXPECT_NO_THROW(Schedule(layout, 2048, steps));
 }
 
-// The multiples of two primes: 1074 each below 2^30, of which they share 0 alone; each goes to 63 ranks.
+// The multiples of two primes: each has 1074 below 2^30, and they share 0 alone. Each row goes to 63 ranks.
 TEST(ABillionTokens, CoprimeDilations) {
     Problem problem = branch_problem(billion, {{.dilation = 1000003, .phase = ANNULUS_PHASE_FIXED},
                                                {.dilation = 999983, .phase = ANNULUS_PHASE_FIXED}});
     problem.heads = 1;
     EXPECT_EQ(rows_on_all_ranks(problem), 63 * (1074 + 1074 - 1));
-    // Multiples of 3 or 5 in all of it, by inclusion and exclusion: 357913942 + 214748365 - 71582789.
+    // Multiples of 3 or 5 below 2^30, by inclusion-exclusion: 357913942 + 214748365 - 71582789.
     problem.branches = {{.dilation = 3, .phase = ANNULUS_PHASE_FIXED}, {.dilation = 5, .phase = ANNULUS_PHASE_FIXED}};
     EXPECT_EQ(rows_on_all_ranks(problem), std::int64_t{63} * (357913942 + 214748365 - 71582789));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that find out who holds how many rows: what they compute, what they ask one another, and what they do where
-// they cannot ask.
+// Ranks find out how many rows each rank has: what they compute, how many all-gathers they make, and what they do if
+// they cannot gather.
 #include "call/comm.hpp"
 #include "core/error.hpp"
 #include "transport/local_transport.hpp"
@@ -24,8 +24,8 @@ namespace {
 
 constexpr int ranks = 4;
 
-// A transport that counts what its rank asks the others, that a test can keep from asking, as a capture does, and whose
-// messages a test can have fail and hold on to their memory.
+// A transport that counts all-gathers. A test can forbid all-gathers, as a capture does, and can let messages fail or
+// hold on to their memory.
 class Watched final : public annulus::Transport {
   public:
     explicit Watched(std::unique_ptr<annulus::Transport> transport) : transport_(std::move(transport)) {}
@@ -76,7 +76,8 @@ class Shards : public testing::Test {
             contexts_.push_back(make_rank_context(problem_, options, rank, comms_[rank].get()));
     }
 
-    // Forward and backward on the contexts, against one rank. Returns how often each rank asked the others.
+    // Runs forward and backward on the contexts, and compares with one rank. Returns the number of all-gathers of each
+    // rank.
     int gathers_of_calls(const std::vector<std::int64_t> &lengths) {
         SCOPED_TRACE(testing::PrintToString(lengths));
         Problem whole = problem_;
@@ -92,7 +93,7 @@ class Shards : public testing::Test {
             watched_[rank]->gathers = 0;
             const std::int64_t start = starts[rank], length = lengths[rank];
             RunOptions options;
-            options.engine = ANNULUS_ENGINE_AUTO; // nobody serves an empty shard
+            options.engine = ANNULUS_ENGINE_AUTO; // no engine serves an empty shard
             options.own_workspace = false;
             const Results part = run_on(contexts_[rank].get(), sizes_of(whole), shard_problem(whole, length),
                                         shard_inputs(whole, inputs, start, length), options);
@@ -115,12 +116,11 @@ class Shards : public testing::Test {
     std::vector<Context> contexts_;
 };
 
-// The lengths of the call before are asked for again along with the rest; new ones take a second question in the call
-// that brings them.
+// A call with the last call's lengths takes one all-gather. A call with new lengths takes a second one.
 TEST_F(Shards, AreFoundOnce) {
     EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 3); // forward and backward
     EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 2);
-    EXPECT_EQ(gathers_of_calls({2, 1, 1, 9}), 3); // new to those who have as many as before, too
+    EXPECT_EQ(gathers_of_calls({2, 1, 1, 9}), 3); // also for ranks whose own length stays
     EXPECT_EQ(gathers_of_calls({0, 11, 0, 30}), 3);
     EXPECT_EQ(gathers_of_calls({0, 11, 0, 30}), 2);
     EXPECT_EQ(gathers_of_calls({8, 8, 8, 8}), 3);
@@ -134,14 +134,14 @@ TEST_F(Shards, ThatAreSetNeedNoQuestion) {
     for (const Context &context : contexts_)
         check(annulus_context_set_shards(context.get(), &shards));
     EXPECT_EQ(gathers_of_calls(lengths), 2);
-    check(annulus_context_set_shards(contexts_[1].get(), nullptr)); // it knows them from the call before
+    check(annulus_context_set_shards(contexts_[1].get(), nullptr)); // it knows them from the last call
     EXPECT_EQ(gathers_of_calls(lengths), 2);
     for (const Context &context : contexts_)
         check(annulus_context_set_shards(context.get(), nullptr));
     EXPECT_EQ(gathers_of_calls({1, 1, 1, 2}), 3);
 }
 
-// Ranks that had several shards have one each, once these are taken back, also where that has as many rows.
+// After the shards are taken back, ranks that had several shards have one each, even with the same number of rows.
 TEST_F(Shards, OfSeveralARankAreTakenBack) {
     const Ranges zigzag = {{2, 1, 1, 1, 1, 1, 1, 2}, {0, 1, 2, 3, 3, 2, 1, 0}}; // 4, 2, 2, 2 rows
     const annulus_shards shards = zigzag.view(ranks);
@@ -159,10 +159,10 @@ TEST_F(Shards, OfSeveralARankAreTakenBack) {
     EXPECT_EQ(gathers_of_calls({4, 2, 2, 2}), 3);
     expect_zigzag();
     take_back();
-    EXPECT_EQ(gathers_of_calls({4, 2, 3, 1}), 3); // not all ranks have as many
+    EXPECT_EQ(gathers_of_calls({4, 2, 3, 1}), 3); // two ranks have other lengths
 }
 
-// All ranks' pairs together are those of one rank.
+// The pairs of all ranks add up to the pairs of one rank.
 TEST_F(Shards, OfSeveralARankAreEstimated) {
     const Ranges zigzag = {{5, 4, 7, 4, 4, 0, 4, 3}, {0, 1, 2, 3, 3, 2, 1, 0}};
     const annulus_shards shards = zigzag.view(ranks);
@@ -184,7 +184,7 @@ TEST_F(Shards, OfSeveralARankAreEstimated) {
     EXPECT_EQ(pairs, pairs_in(one.get()));
 }
 
-// A context that is new, or that was given the communicator anew, knows nothing of what the others do.
+// A context that gets the communicator anew does not know the shards, though the other ranks do.
 TEST_F(Shards, OneRankDoesNotKnowAnyMore) {
     EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 3);
     check(annulus_context_set_comm(contexts_[2].get(), comms_[2].get()));
@@ -192,8 +192,8 @@ TEST_F(Shards, OneRankDoesNotKnowAnyMore) {
     EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 2);
 }
 
-// Workspace sizes ask nobody: they are of the shards of the call before if these are as long together, else of even
-// ones.
+// annulus_workspace_size() gathers nothing. It is for the last call's shards if they have the same total length, else
+// for even shards.
 TEST_F(Shards, OfTheCallBeforeAreThoseOfSizes) {
     const std::vector<std::int64_t> uneven = {0, 11, 0, 30}, even = {11, 10, 10, 10}, longer = {11, 11, 11, 10};
     const auto expect_sizes_of = [&](const std::vector<std::int64_t> &lengths) {
@@ -216,7 +216,7 @@ TEST_F(Shards, OfTheCallBeforeAreThoseOfSizes) {
     expect_sizes_of(longer);
 }
 
-// What a rank expects may be what it has no memory for, and the ranks may have less: that is no error.
+// A rank may have too little memory for the shards that it expects. That is no error if the ranks have shorter shards.
 TEST_F(Shards, WhatWasExpectedAndCannotBeDone) {
     EXPECT_EQ(gathers_of_calls({5, 100, 5, 5}), 3);
     const annulus_problem sizes = sizes_of(shard_problem(problem_, 20));
@@ -230,7 +230,7 @@ TEST_F(Shards, WhatWasExpectedAndCannotBeDone) {
     EXPECT_EQ(gathers_of_calls(lengths), 2);
 }
 
-// Where the ranks cannot ask, as in a capture, they go by what they know.
+// If the ranks cannot gather, as in a capture, they use the shards that they know.
 TEST_F(Shards, MustBeKnownWhereNobodyCanAsk) {
     const auto let_gather = [&](bool may_gather) {
         for (Watched *watched : watched_)
@@ -251,7 +251,7 @@ TEST_F(Shards, MustBeKnownWhereNobodyCanAsk) {
     EXPECT_EQ(gathers_of_calls(lengths), 0);
     expect_refusal(4);
     EXPECT_EQ(gathers_of_calls(lengths), 0);
-    // Other lengths, that were set.
+    // Other lengths work if they are set.
     const std::vector<std::int64_t> others = {4, 4, 0, 1};
     const annulus_shards shards = view_of(others);
     for (const Context &context : contexts_)
@@ -259,7 +259,7 @@ TEST_F(Shards, MustBeKnownWhereNobodyCanAsk) {
     EXPECT_EQ(gathers_of_calls(others), 0);
 }
 
-// Memory that the library below may still write to is not given back, else it is, whatever fails.
+// After a failed call, memory that the transport may still write to is not given back.
 TEST(Memory, OfAFailedCallStaysWhereItIsHeld) {
     struct Memory {
         std::vector<unsigned char> bytes = std::vector<unsigned char>(1 << 20);
@@ -297,7 +297,7 @@ TEST(Memory, OfAFailedCallStaysWhereItIsHeld) {
     }
 }
 
-// Whatever fails once outputs may have been written: its status is not one that says that nothing was.
+// If anything fails after outputs may have been written, the status does not say that nothing was written.
 TEST(Failures, InTheMiddleOfACallSayThatOutputsMayBeWritten) {
     using annulus::Error;
     struct Failing {
@@ -328,7 +328,7 @@ TEST(Failures, InTheMiddleOfACallSayThatOutputsMayBeWritten) {
             EXPECT_EQ(Call(shard, random_inputs(shard, 1), host_memory()).forward(context.get()), failing.status);
             EXPECT_STREQ(annulus_last_error_library(), failing.library);
             EXPECT_EQ(annulus_last_error_code(), failing.code);
-            // They are those of the last failed call.
+            // The next failed call replaces them.
             EXPECT_EQ(annulus_config_create(nullptr), ANNULUS_ERROR_ARGUMENT);
             EXPECT_STREQ(annulus_last_error_library(), "");
             EXPECT_EQ(annulus_last_error_code(), 0);
