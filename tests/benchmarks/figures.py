@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page of figures: tables in Markdown, and beside it a plot of each as SVG, from what report.py has measured."""
+"""Writes a page of the figures that report.py has measured: tables in Markdown, and plots as SVG."""
 
 
 def cell(value):
@@ -21,27 +21,27 @@ def table(columns, rows):
 
 
 # More columns do not fit on a page.
-MOST_COLUMNS = 7
+MAX_COLUMNS = 7
 PASSES = ("forward, ", "backward, ")
 
-# On a transparent ground, these can be read on light pages and on dark ones: their contrast to either is 3 or more.
+# The plots have a transparent ground. These colors have a contrast of 3 or more to light pages and to dark pages.
 INK = "#767b82"
 COLORS = ("#2a7fd6", "#cf6a12", "#2f8f4e", "#d64545", "#9a63d6", "#12908e", "#a8772a", "#b0568f")
 
 
 def tables(columns, rows):
-    """One table or, of a wide one of both passes, one for each pass."""
-    if len(columns) <= MOST_COLUMNS or not all(column.startswith(PASSES) for column in columns[1:]):
+    """Yields the lines of one table. A wide table of both passes becomes one table for each pass."""
+    if len(columns) <= MAX_COLUMNS or not all(column.startswith(PASSES) for column in columns[1:]):
         yield from table(columns, rows)
         return
     for name in PASSES:
-        kept = [i for i, column in enumerate(columns) if i == 0 or column.startswith(name)]
+        indices = [i for i, column in enumerate(columns) if i == 0 or column.startswith(name)]
         yield from (*(("",) if name != PASSES[0] else ()), f"{name.partition(',')[0].capitalize()}:", "")
-        yield from table([columns[i].removeprefix(name) for i in kept], [[row[i] for i in kept] for row in rows])
+        yield from table([columns[i].removeprefix(name) for i in indices], [[row[i] for i in indices] for row in rows])
 
 
 def section(figure, picture):
-    """A figure as lines of Markdown; `picture` is the name of its plot, or None."""
+    """Yields a figure as lines of Markdown. `picture` is the name of its plot, or None."""
     yield from (f"## {figure['title']}", "", figure["text"], "", *tables(figure["columns"], figure["rows"]), "")
     if picture:
         yield from (f"![{figure['title']}]({picture})", "")
@@ -49,7 +49,7 @@ def section(figure, picture):
 
 
 def beginning(report):
-    """What holds for the whole page, and which figures are not in it."""
+    """Yields the lines about the whole page, and the list of figures that are not in it."""
     machine = report["machine"]
     yield from (
         "# Figures", "",
@@ -66,12 +66,12 @@ def beginning(report):
 
 
 def draw(figure, path):
-    """The plot that figure["plot"] asks for: numbers of the columns `series` over those of the column `x`, as lines
-    between logarithmic axes, or as bars for each word in column `x`."""
+    """Draws the plot that figure["plot"] describes: the columns `series` over the column `x`. If `x` has numbers, it
+    draws lines between logarithmic axes; if it has words, a group of bars for each word."""
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "annulus"  # the same file of the same numbers
+    matplotlib.rcParams["svg.hashsalt"] = "annulus"  # equal numbers give equal files
     matplotlib.rcParams["svg.fonttype"] = "none"
     for part in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"):
         matplotlib.rcParams[part] = INK
@@ -100,7 +100,7 @@ def draw(figure, path):
         axes.minorticks_off()
     axes.set_ylabel(plot["label"])
     axes.grid(alpha=0.3)
-    # Above the axes, where it hides nothing.
+    # The legend is above the axes, where it hides nothing.
     axes.legend(fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncol=min(len(plot["series"]), 2),
                 frameon=False)
     drawing.savefig(path, metadata={"Date": None}, transparent=True)
@@ -108,7 +108,7 @@ def draw(figure, path):
 
 
 def write_page(report, directory):
-    """directory/figures.md, and a figures_NAME.svg for each figure that has a plot."""
+    """Writes directory/figures.md, and figures_NAME.svg for each figure that has a plot."""
     lines = list(beginning(report))
     for figure in report["figures"]:
         if "skipped" in figure:

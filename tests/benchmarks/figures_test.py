@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page and the plots that report.py makes of figures which were measured elsewhere. Nothing is measured here."""
+"""Tests the page and the plots that report.py makes of given figures. Nothing is measured."""
 
 import contextlib
 import importlib.util
@@ -55,7 +55,7 @@ class FiguresTest(unittest.TestCase):
             "A device, 2001-02-03:", "", "```sh", "annulus bench --tokens N", "```", ""])
 
     def test_wide_tables_are_of_one_pass_each(self):
-        """Columns behind the edge of a page are not seen. Tables that fit stay whole."""
+        """Columns beyond the edge of a page cannot be seen. Tables that fit stay whole."""
         names = ["annulus", "cuDNN", "LongNet's way"]
         wide = {**BARS, "columns": ["branch", *(f"forward, {name}" for name in names), "forward, gemm",
                                     *(f"backward, {name}" for name in names)], "rows": [["8:1", *range(1, 8)]]}
@@ -115,11 +115,11 @@ class FiguresTest(unittest.TestCase):
             page = (out / "figures.md").read_text(encoding="utf-8")
             headings = [line for line in page.splitlines() if line.startswith("#")]
             self.assertEqual(headings, ["# Figures", "## By length", "## By pattern", "## A table"])
-            of_lines, of_bars = texts(out / "figures_lines.svg"), texts(out / "figures_bars.svg")
+            lines_texts, bars_texts = texts(out / "figures_lines.svg"), texts(out / "figures_bars.svg")
             for text in ("tokens", "512", "4,096", "ours", "theirs", "milliseconds"):
-                self.assertIn(text, of_lines)
+                self.assertIn(text, lines_texts)
             for text in ("2048:1", "8192:4", "forward", "backward", "share of sgemm"):
-                self.assertIn(text, of_bars)
+                self.assertIn(text, bars_texts)
             for name in ("bars", "lines"):
                 assert_colors_suit_any_ground(self, out / f"figures_{name}.svg")
                 self.assert_legend_is_above_the_axes(out / f"figures_{name}.svg")

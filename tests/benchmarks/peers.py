@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""annulus' GPU engines beside what PyTorch offers for the same attention, on one GPU, in one run.
+"""Compares annulus' GPU engines with what PyTorch offers for the same attention, on one GPU, in one run.
 
 The peers:
-  dense    cuDNN's attention over dense segments: the case itself where it is that, else segments of 2048 in 65,536
-           tokens with the case's head dimension and 1024 features, whose rate of FLOPs a pattern's is held against
-  flash    PyTorch's FlashAttention-2, where the case is dense
-  flash3   FlashAttention-3, where the case is dense, from a file of its operators (--flash3); its backward is not
-           deterministic, as it comes
-  longnet  LongNet's published procedure, forward: each branch's rows are padded, cut into segments, gathered, attended
-           to by cuDNN and scattered, and the branches' outputs are weighted by the softmax of their LSEs
+  dense    cuDNN's attention over dense segments. If the case is dense, it is the case itself. Else it is segments of
+           2048 in 65,536 tokens, with the case's head dimension and 1024 features; only FLOP rates are compared.
+  flash    PyTorch's FlashAttention-2, if the case is dense
+  flash3   FlashAttention-3, if the case is dense, from a file of its operators (--flash3). Its backward is not
+           deterministic by default.
+  longnet  LongNet's published procedure, forward. Each branch's rows are padded, cut into segments, gathered, attended
+           to by cuDNN and scattered. The branches' outputs are weighted by the softmax of their LSEs.
   longnet-flash  the same over PyTorch's FlashAttention-2
-  views    the same branches as strided views, cuDNN's attention on them, outputs merged by LSE; true gradients
-  plain    those views, with matrix product, softmax and matrix product as separate calls
+  views    the same branches as strided views, cuDNN's attention on them, outputs merged by LSE; exact gradients
+  plain    the same views, with matrix product, softmax and matrix product as separate calls
   matmul   torch.matmul of 8192 x 8192 matrices
 
-Everything is bfloat16, batch 1, block phases. Contenders take turns, round after round, in an order of its own in each,
-since who follows a slow one finds a cooler GPU: two calls, then seven in a row that are timed by CUDA events (one and
-three where they are long). FLOPs are 4 D forward and 10 D backward for each
-(query, key) pair of the contender's own problem. Rates are those of the median time; the spread is from the fastest to
-the slowest median of a round. Memory is what a call takes from PyTorch's allocator, which serves annulus too, above its
-inputs and outputs.
+Everything is bfloat16, batch 1, block phases. In each round all contenders run once, in a random order, since a
+contender that follows a slow one finds a cooler GPU. A contender makes two calls, then seven timed calls in a row, by
+CUDA events; one and three if the calls are long. FLOPs are 4 D forward and 10 D backward for each (query, key) pair of
+the contender's own problem. Rates are by the median time. The spread is from the fastest to the slowest median of a
+round. Memory is what a call takes from PyTorch's allocator, which serves annulus too, beyond its inputs and outputs.
 
-It is no part of the test suite. Exit status: 0; 1 when results disagree; 77 without PyTorch or a GPU.
+It is not part of the test suite. Exit status: 0; 1 if results disagree; 77 without PyTorch or a GPU.
 """
 
 import argparse
@@ -65,10 +64,10 @@ class Case:
 
     @property
     def pairs(self):
-        """(query, key) pairs; keys that stand for padding cost nothing."""
+        """Returns the number of (query, key) pairs. Padding keys cost nothing."""
         total = 0
         for length, dilation in self.branches:
-            each = -(-self.heads // dilation)  # heads of a phase
+            each = -(-self.heads // dilation)  # heads with the same phase
             whole, rest = divmod(self.tokens, min(length, self.tokens))
             for phase, first in enumerate(range(0, self.heads, each)):
                 for segments, size in ((whole, min(length, self.tokens)), (1, rest)):
@@ -81,7 +80,7 @@ class Case:
         return {"forward": 4 * self.dim * self.pairs, "backward": 10 * self.dim * self.pairs}
 
     def dense(self):
-        """The problem of the dense peer."""
+        """Returns the problem of the dense peer."""
         if self.is_dense:
             return self
         return Case("dense", ((2048, 1),), 65536, max(1, 1024 // self.dim), self.dim, self.causal)
@@ -89,18 +88,18 @@ class Case:
 
 LONGNET = tuple((2048 << i, 1 << i) for i in range(6))
 GIGAPATH = ((1024, 1), (5792, 2), (32768, 4), (185363, 8), (1048576, 16))
-# The dilated ones have as many pairs as 2048:1, or nearly so. Some are of lengths that no block divides.
+# The dilated cases have about the number of pairs of 2048:1. Some lengths are not multiples of any block.
 CASES = [Case(f"{w}:{r}", ((w, r),), tokens, 1024 // dim, dim, causal)
          for w, r, tokens in ((2048, 1, 65536), (2053, 1, 63643), (16384, 1, 65536), (16411, 1, 65644),
                               (32771, 1, 65542), (8192, 4, 262144), (8197, 4, 262304), (32768, 16, 1048576))
          for dim in (64, 128) for causal in (False, True)]
 CASES += [Case("LongNet", LONGNET, 262144, heads, dim, causal)
           for heads, dim in ((16, 128), (32, 64)) for causal in (False, True)]
-# A short segment around each token, and a few from everywhere.
+# Each token attends to a short segment around it, and to a few tokens of the whole sequence.
 CASES += [Case("1024:1 and 262144:64", ((1024, 1), (262144, 64)), 262144, 16, 64, causal) for causal in (False, True)]
 CASES += [Case(f"Prov-GigaPath N={tokens}", GIGAPATH, tokens, 16, 48, zero_keys=True) for tokens in (10001, 70001)]
 
-# Of annulus' enumerations.
+# Values of annulus' enumerations.
 DEVICE_CUDA, FLOAT32, BFLOAT16, ZERO_KEYS = 2, 2, 3, 1
 ENGINES = {"fused": 4, "gemm": 3, "mma": 5}
 
@@ -178,7 +177,7 @@ class Annulus:
 
 
 class CudnnAttention:
-    """cuDNN on [batch, heads, length, D]: O and LSE, and the gradients where O and LSE are those of more keys."""
+    """cuDNN on [batch, heads, length, D]. In backward, O and LSE may be over more keys than K has."""
 
     def __init__(self, causal):
         self.causal = causal
@@ -199,11 +198,11 @@ class CudnnAttention:
 
 
 class FlashAttention:
-    """FlashAttention-2 as PyTorch has it, on [batch, heads, length, D]."""
+    """PyTorch's FlashAttention-2 on [batch, heads, length, D]."""
 
     def __init__(self, causal):
         self.causal = causal
-        self.kept = None  # what forward hands to backward: two for the lengths of sequences, the longest ones, a seed
+        self.kept = None  # from forward to backward: two arrays of sequence lengths, two largest lengths, the seed
 
     def forward(self, q, k, v):
         out, lse, *kept = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, self.causal, False)
@@ -216,7 +215,7 @@ class FlashAttention:
 
 
 class FlashAttention3:
-    """FlashAttention-3's own operators, on [batch, heads, length, D]; theirs take [batch, length, heads, D]."""
+    """FlashAttention-3's own operators on [batch, heads, length, D]. The operators take [batch, length, heads, D]."""
 
     def __init__(self, causal):
         self.causal = causal
@@ -233,7 +232,7 @@ class FlashAttention3:
 
 
 class PlainAttention:
-    """The same in separate calls, in chunks of the batch that keep each matrix of scores within a gibibyte."""
+    """Attention in separate calls, in chunks of the batch: the scores of a chunk take at most a gibibyte."""
 
     SCORES = 1 << 29
 
@@ -287,7 +286,7 @@ class Part:
 
 
 class Composition:
-    """Dilated attention out of an attention over dense segments. Segments divide N, dilations divide segments."""
+    """Dilated attention by an attention over dense segments. Segments must divide N, and dilations the segments."""
 
     def __init__(self, attention, branches):
         self.attention, self.branches = attention, branches
@@ -295,7 +294,7 @@ class Composition:
 
     def parts(self, heads):
         for length, dilation in self.branches:
-            each = -(-heads // dilation)  # of a phase
+            each = -(-heads // dilation)  # heads with the same phase
             for phase, first in enumerate(range(0, heads, each)):
                 yield Part(length, dilation, phase, slice(first, first + each))
 
@@ -337,8 +336,8 @@ class Composition:
 
 
 class LongNet:
-    """Dilated attention as LongNet's published code goes about it: a copy for each step, gradients by autograd, and
-    none through the weights of the branches."""
+    """Dilated attention as in LongNet's published code: a copy for each step, and gradients by autograd. No gradients
+    pass through the weights of the branches."""
 
     exact_gradients = False
 
@@ -347,7 +346,8 @@ class LongNet:
         self.graph = None
 
     def branch(self, q, k, v, length, dilation):
-        """O [1, N, H, D] and LSE [1, H, N] of one branch; rows that take no part have 0 and -infinity."""
+        """Returns O [1, N, H, D] and LSE [1, H, N] of one branch. Rows that are not in the branch have 0 and
+        -infinity."""
         tokens, heads, dim = q.shape[1:]
         length = min(length, tokens)
         segments, slots = -(-tokens // length), -(-length // dilation)
@@ -388,7 +388,7 @@ class LongNet:
 
 
 class Matmul:
-    """Two matrices of 8192 x 8192."""
+    """The product of two 8192 x 8192 matrices."""
 
     FLOPS = 2 * 8192 ** 3
 
@@ -418,8 +418,8 @@ class Contender:
     peer: object  # has forward(q, k, v) and perhaps backward(q, k, v, out, lse, d_out)
     inputs: Inputs
     results: tuple
-    flops: dict  # of a pass
-    tolerance: float = None  # of its results beside the engines'; None: they are of another problem
+    flops: dict  # {pass: FLOPs}
+    tolerance: float = None  # for its results beside the engines'; None: it computes another problem
     has_backward: bool = False
 
     def work(self, name):
@@ -429,14 +429,14 @@ class Contender:
 
 
 def contenders(library, case, engines, peers, forward_only):
-    """What can run on this machine, each with the results of those before it."""
+    """Returns the contenders that can run on this machine. Compares the results of each with an earlier contender's."""
     inputs = Inputs(case)
     found = []
 
-    def add(name, make, of=inputs, of_flops=case.flops, tolerance=2 ** -6):
+    def add(name, make, of=inputs, flops=case.flops, tolerance=2 ** -6):
         try:
             peer = make()
-            contender = Contender(name, peer, of, peer.forward(*of.qkv), of_flops, tolerance)
+            contender = Contender(name, peer, of, peer.forward(*of.qkv), flops, tolerance)
             torch.cuda.synchronize()
         except RuntimeError as error:
             print(f"{case.name}: {name} cannot run: {error}", file=sys.stderr)
@@ -456,18 +456,18 @@ def contenders(library, case, engines, peers, forward_only):
     for name in peers:
         if name == "dense":
             dense = case.dense()
-            same = {} if dense is case else {"of": Inputs(dense), "of_flops": dense.flops, "tolerance": None}
+            same = {} if dense is case else {"of": Inputs(dense), "flops": dense.flops, "tolerance": None}
             add(name, lambda: Composition(CudnnAttention(dense.causal), dense.branches), **same)
         elif name in DENSE_PEERS and case.is_dense:
             add(name, lambda: Composition(DENSE_PEERS[name](case.causal), case.branches))
         elif name in LONGNET_PEERS and not case.is_dense:
             add(name, lambda: LongNet(LONGNET_PEERS[name](case.causal), case.branches))
         elif name in ("views", "plain") and not case.zero_keys:
-            # A bfloat16 has 8 bits; the plain composition rounds its scores to them, too.
+            # A bfloat16 has 8 bits. The plain composition also rounds its scores to 8 bits.
             attention, tolerance = {"views": (CudnnAttention, 2 ** -6), "plain": (PlainAttention, 2 ** -4)}[name]
             add(name, lambda: Composition(attention(case.causal), case.branches), tolerance=tolerance)
         elif name == "matmul":
-            add(name, Matmul, of_flops={"forward": Matmul.FLOPS, "backward": Matmul.FLOPS}, tolerance=None)
+            add(name, Matmul, flops={"forward": Matmul.FLOPS, "backward": Matmul.FLOPS}, tolerance=None)
     return found
 
 
@@ -481,7 +481,7 @@ def extra_bytes(work):
 
 
 def timed(work, calls):
-    """Seconds of so many calls in a row."""
+    """Returns the seconds of each of `calls` calls in a row."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]
     events[0].record()
     for event in events[1:]:
@@ -492,7 +492,7 @@ def timed(work, calls):
 
 
 def disagreement(found, wanted):
-    """The largest relative error of a tensor."""
+    """Returns the largest relative error of a tensor, in its norm."""
     def finite(x, nan):
         return x.float().nan_to_num(nan=nan, neginf=0)  # an LSE without keys is -infinity
 
@@ -501,7 +501,8 @@ def disagreement(found, wanted):
 
 
 def check_results(case, contender, others):
-    """Ends the program where the contender computes something else than the first of the others that can."""
+    """Ends the program if the contender's results differ from the first other contender's, and its gradients from the
+    first other contender's that has exact gradients."""
     def check(other, found, wanted):
         error = disagreement(found, wanted)
         if not error <= contender.tolerance:
@@ -520,7 +521,7 @@ def check_results(case, contender, others):
 class Line:
     case: str
     pass_name: str
-    rates: dict  # of contenders, FLOP/s
+    rates: dict  # {contender: FLOP/s}
     spreads: dict
     memory: dict  # bytes
 
@@ -542,10 +543,12 @@ def measure(case, pass_name, taking_part, rounds):
             for _ in range(warm_up):
                 work()
             seconds[contender.name].append(timed(work, calls))
-    medians = {name: statistics.median(t for of_round in values for t in of_round) for name, values in seconds.items()}
-    of_rounds = {name: [statistics.median(of_round) for of_round in values] for name, values in seconds.items()}
+    medians = {name: statistics.median(t for round_times in values for t in round_times)
+               for name, values in seconds.items()}
+    round_medians = {name: [statistics.median(round_times) for round_times in values]
+                     for name, values in seconds.items()}
     return Line(case.name, pass_name, {c.name: c.flops[pass_name] / medians[c.name] for c in taking_part},
-                {name: (max(values) - min(values)) / medians[name] for name, values in of_rounds.items()}, memory)
+                {name: (max(values) - min(values)) / medians[name] for name, values in round_medians.items()}, memory)
 
 
 def print_table(lines, names):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call costs beside its computation, in microseconds: one of a single head and 8 tokens, from Python; and what a
-module adds to its projections and its attention.
+"""Measures the overhead of calls from Python in microseconds, by a call with one head and 8 tokens. Also measures what
+a module adds to its projections and its attention.
 
-Batches of 100 calls; shown are the fastest batch and the fastest third. `C` is the call of the C function alone, on one
-thread. PYTHONPATH names the built package (build/.../bindings/python). It is no part of the test suite.
+A batch has 100 calls. The table shows the fastest batch, and the time that the fastest third of the batches does not
+exceed. `C` is the call of the C function alone, on one thread. PYTHONPATH names the built package
+(build/.../bindings/python). It is not part of the test suite.
 """
 
 import importlib.util
@@ -58,7 +59,7 @@ def time_torch():
 
 
 def time_module():
-    """Of Prov-GigaPath's size, 1000 rows; projections, norm and attention return what they are given."""
+    """Times a module of Prov-GigaPath's size with 1000 rows. Its projections, norm and attention return their input."""
     import torch
     from annulus.torch import LongNetAttention, _modules
 

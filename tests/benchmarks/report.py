@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what can be measured on this machine and writes OUT/figures.json, OUT/figures.md and a plot of each figure.
+"""Measures the figures that this machine can measure. Writes OUT/figures.json, OUT/figures.md, and plots of figures.
 
   python3 tests/benchmarks/report.py OUT --annulus build/src/cli/annulus --library build/src/libannulus.so
-  python3 tests/benchmarks/report.py OUT --figures figures.json     # draws what was measured elsewhere
+  python3 tests/benchmarks/report.py OUT --figures figures.json     # draws figures of another machine
 
-Without --library, PyTorch or a GPU there are no figures of peers (peers.py), with one GPU none of several; the page
-says so. Without matplotlib only figures.json is written. --only measures some figures, beside what was measured before
-or on another machine. --quick measures small problems, on the CPU in a minute or two, for a try. It is no part of the
-test suite.
+Without --library, PyTorch or a GPU there are no figures of peers (peers.py). With one GPU there are none of several
+GPUs. The page names the figures that are missing. Without matplotlib only figures.json is written. --only measures some
+figures, and keeps the other figures of an earlier run or another machine. --quick measures small problems, on a CPU in
+a minute or two. It is not part of the test suite.
 """
 
 import argparse
@@ -27,15 +27,15 @@ import figures
 
 COMMAND = "python3 tests/benchmarks/report.py OUT --annulus build/src/cli/annulus --library build/src/libannulus.so"
 LONGNET = "longnet:2048,2,2,6"
-SECONDS = 120  # that a command may take
+SECONDS = 120  # the most that a command may take
 
 
 class Skipped(Exception):
-    """Why a figure is not there."""
+    """The reason why a figure is not measured."""
 
 
 class Machine:
-    """The program on this machine's GPUs, or where there is none on its CPU; remembers the commands of a figure."""
+    """Runs the program on this machine's GPUs, or on its CPU if it has no GPU. Remembers the commands of a figure."""
 
     def __init__(self, program, library, flash3, quick):
         self.program, self.library, self.flash3, self.quick = program, library, flash3, quick
@@ -47,7 +47,7 @@ class Machine:
         self.begin()
 
     def begin(self):
-        """A figure, whose commands and device are to be remembered."""
+        """Begins a figure: forgets the commands and the device of the last one."""
         self.commands, self.device = [], self.cpu_name()
 
     def cpu_name(self):
@@ -67,16 +67,16 @@ class Machine:
             self.commands.append(command)
 
     def measure(self, command, tokens, *words):
-        """What `annulus COMMAND --tokens TOKENS WORDS` finds."""
+        """Returns the output of `annulus COMMAND --tokens TOKENS WORDS`."""
         self.remember(f"annulus {command} --tokens N {shlex.join(map(str, words))}")
         return self.run(command, "--tokens", tokens, *words)
 
     def bench(self, tokens, *words, ranks=1, on_cpu=False):
-        """The rows of forward and backward of `annulus bench`."""
+        """Returns the rows of `annulus bench`: {pass: row}."""
         if self.gpus and not on_cpu:
             place = ["--device", "cuda"]
         else:
-            # A thread for each rank, so that one has what each of several has; all for a rank that is alone.
+            # Each rank has one thread, so that the one rank that is compared has one, too. Else up to 16 threads.
             place = ["--threads", ranks if ranks > 1 else min(self.cpus, 16)]
         if ranks > 1:
             place += ["--ranks", ranks]
@@ -86,19 +86,19 @@ class Machine:
         return {row["pass"]: row for row in found["cases"]}
 
     def plan(self, tokens, *words):
-        """Bytes of the rank that needs most, by `annulus plan`; the device's own engine."""
+        """Returns {quantity: value} of the rank that needs most, by `annulus plan`, for the device's engine."""
         place = ["--device", "cuda"] if self.gpus else []
         return {row["quantity"]: row["largest_rank"] for row in self.measure("plan", tokens, *place, *words)["cost"]}
 
     def most_ranks(self):
-        """The largest power of two of GPUs, or of CPUs where there is no GPU; 4 at the most of these."""
+        """Returns the largest power of two that is at most the number of GPUs, or without a GPU, of CPUs and 4."""
         return 1 << (max(1, self.gpus or min(self.cpus, 4)).bit_length() - 1)
 
     def sizes(self, gpu, cpu, quick):
         return quick if self.quick else gpu if self.gpus else cpu
 
     def rows(self, heads, dim):
-        """Options of a problem: on a GPU in bfloat16, on a CPU with two heads."""
+        """Returns the options of a problem: bfloat16 on a GPU, two heads on a CPU."""
         if self.gpus:
             return ["--dtype", "bfloat16", "--heads", heads, "--head-dim", dim]
         return ["--heads", 2, "--head-dim", dim]
@@ -188,7 +188,8 @@ def sgemm(machine):
 
 
 def published(machine, tokens, words, theirs):
-    """Rows of tokens, our time of forward on one GPU, on two, the ratio, and the same of theirs, {tokens: both}."""
+    """Returns rows of tokens, our times of forward on one GPU and on two, their ratio, and the same three numbers of
+    `theirs`, {tokens: (one, two)}."""
     rows = []
     two = machine.most_ranks() > 1
     for count in tokens:
@@ -267,7 +268,7 @@ def published_lengths(machine):
 
 
 class Peers:
-    """peers.py on the first GPU."""
+    """Runs peers.py on the first GPU."""
 
     def __init__(self, machine):
         if not machine.gpus:
@@ -284,18 +285,18 @@ class Peers:
         self.library = ctypes.CDLL(machine.library)
         machine.device = f"{peers.torch.cuda.get_device_name()}, PyTorch {peers.torch.__version__}"
         machine.remember(COMMAND + (" --flash3 FILE" if machine.flash3 else ""))
-        # For dense attention, by what peers.py calls them.
+        # Kernels of dense attention, and their names in peers.py.
         self.kernels = {"cuDNN": "dense", "FlashAttention-2": "flash"}
         if machine.flash3:
             peers.torch.ops.load_library(machine.flash3)
             self.kernels["FlashAttention-3"] = "flash3"
 
     def rates(self, case, engines, peers):
-        """FLOP/s of each contender in {pass: {name: rate}}."""
+        """Returns {pass: {contender: FLOP/s}}."""
         try:
             found = self.peers.contenders(self.library, case, engines, peers, False)
         except SystemExit as error:
-            raise Skipped(str(error)) from None  # results that disagree
+            raise Skipped(str(error)) from None  # results disagree
         rates = {}
         for name in ("forward", "backward"):
             taking_part = [each for each in found if name == "forward" or each.has_backward]
@@ -321,15 +322,15 @@ def by_length(machine):
     for tokens in machine.sizes((16384, 32768, 65536, 131072, 262144), (), (65536,)):
         sparse = case("LongNet", measured.peers.LONGNET, tokens, 16, 128)
         full = case("all pairs", ((tokens, 1),), tokens, 16, 128)
-        of_sparse = measured.rates(sparse, ["fused"], ["longnet"])
+        sparse_rates = measured.rates(sparse, ["fused"], ["longnet"])
         kernels = list(measured.kernels.values())
-        of_full = measured.rates(full, [], kernels) if tokens <= 131072 else {"forward": {}, "backward": {}}
+        full_rates = measured.rates(full, [], kernels) if tokens <= 131072 else {"forward": {}, "backward": {}}
         line = [tokens]
         for name in ("forward", "backward"):
-            for of_case, found, contender in ((sparse, of_sparse, "fused"), (sparse, of_sparse, "longnet"),
-                                              *((full, of_full, kernel) for kernel in kernels)):
+            for rated_case, found, contender in ((sparse, sparse_rates, "fused"), (sparse, sparse_rates, "longnet"),
+                                              *((full, full_rates, kernel) for kernel in kernels)):
                 rate = found[name].get(contender)
-                line.append(of_case.flops[name] / rate * 1e3 if rate else None)
+                line.append(rated_case.flops[name] / rate * 1e3 if rate else None)
         rows.append(line)
     return figure(
         "LongNet's six branches 2048:1 to 65536:32, and attention of all pairs, in milliseconds: bfloat16, 16 heads of "
@@ -381,8 +382,8 @@ FIGURES = {
 
 
 def measure(machine, written, only):
-    """Measures all figures, or those whose keys are in `only` and keeps what `written` has of the others. That has at
-    any time those that are done."""
+    """Measures all figures. If `only` has keys, measures these figures and keeps the other figures of the file
+    `written`. After each figure, writes all finished figures to the file."""
     today = datetime.date.today().isoformat()
     done = {}
     if only and written.exists():
@@ -394,7 +395,7 @@ def measure(machine, written, only):
         machine.begin()
         try:
             made = dict(make(machine), commands=machine.commands, device=machine.device, date=today)
-        except Exception as error:  # the other figures are worth having
+        except Exception as error:  # the other figures are still measured
             if not isinstance(error, Skipped):
                 traceback.print_exc()
             print(f"  not measured: {error}", file=sys.stderr, flush=True)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a slide encoder gets and pays, on one GPU: Prov-GigaPath's branches, 16 heads of 48, float16.
+"""Measures time and memory of a slide encoder on one GPU: Prov-GigaPath's branches, 16 heads of 48, float16.
 
-  attention  of q, k and v that are given, beside LongNet's published procedure over PyTorch's FlashAttention-2
-             (longnet-flash of peers.py); forward, and forward with backward
-  mass       of all keys, from the LSE of forward, beside backward
-  module     LongNetAttention's forward beside what it is made of, each part by itself
-  host       how long a module's call of 1,000 positions holds the host, and how long it takes, beside its parts
-  memory     bytes of a tile in an encoder of 12 layers of the published structure: PyTorch's peak, and the workspace
+  attention  of given q, k and v, against LongNet's published procedure over PyTorch's FlashAttention-2 (longnet-flash
+             of peers.py); forward, and forward with backward
+  mass       of all keys, from the LSE of forward, against backward
+  module     LongNetAttention's forward, against each of its parts alone
+  host       how long a module's call of 1,000 positions holds the host, and how long it takes, against its parts
+  memory     bytes for each tile in an encoder of 12 layers, of the published structure: PyTorch's peak, and workspace
 
-Who takes part takes turns, in an order of its own in each round: two calls, then seven in a row that are timed by CUDA
-events; shown are medians. PYTHONPATH names the built package (build/.../bindings/python). It is no part of the test
-suite. Exit status: 0; 1 when results disagree; 77 without PyTorch or a GPU.
+In each round all contenders run once, in a random order: two calls, then seven timed calls in a row, by CUDA events.
+The tables show medians. PYTHONPATH names the built package (build/.../bindings/python). It is not part of the test
+suite. Exit status: 0; 1 if results disagree; 77 without PyTorch or a GPU.
 """
 
 import argparse
@@ -31,7 +31,7 @@ ROUNDS = 5
 
 
 def milliseconds(works):
-    """The median of each, {name: milliseconds}."""
+    """Returns the median time of each work, {name: milliseconds}."""
     seconds = {name: [] for name in works}
     for _ in range(ROUNDS):
         for name in random.sample(list(works), len(works)):
@@ -41,7 +41,7 @@ def milliseconds(works):
 
 
 def inputs(tokens):
-    """q, k and v, and a gradient of the output."""
+    """Returns q, k, v and a gradient of the output."""
     return [torch.randn(1, tokens, HEADS, DIM, dtype=torch.float16, device="cuda") for _ in range(4)]
 
 
@@ -91,7 +91,7 @@ def mass(config):
 
 
 def modules():
-    """(what it is, a module, whether it works under autocast)."""
+    """Yields (description, module, True if it runs under autocast)."""
     from annulus.torch import LongNetAttention
 
     for subln in (False, True):
@@ -103,13 +103,13 @@ def modules():
 
 
 def rows_of(tokens, autocast):
-    """An input as a model gives it: under autocast of a norm, which gives float32."""
+    """Returns an input as a model gives it. Under autocast it comes from a norm, which returns float32."""
     dtype = torch.float32 if autocast else torch.float16
     return torch.randn(1, tokens, WIDTH, dtype=dtype, device="cuda", requires_grad=True)
 
 
 def parts_of(module, tokens, config):
-    """What a module's forward is made of, {name: work}, each on float16 rows, with gradients to come where they may."""
+    """Returns the parts of a module's forward, {name: work}. Each part has float16 rows that require gradients."""
     from annulus.torch import dilated_attention
 
     q, k, v = (x.requires_grad_() for x in inputs(tokens)[:3])
@@ -138,7 +138,8 @@ def module(config):
 
 
 def microseconds(work, calls=50, batches=60):
-    """How long a call holds the host, and how long one takes of many in a row: of the fastest third of batches."""
+    """Returns how long a call holds the host, and how long one of many calls in a row takes. Both are the time that the
+    fastest third of the batches does not exceed."""
     held, taken = [], []
     for _ in range(batches):
         torch.cuda.synchronize()
@@ -185,7 +186,7 @@ def memory(config):
     context = annulus.Context(config, "cuda")
 
     def work(tiles, training, checkpointed):
-        """The class token's row is what a loss is made of."""
+        """Runs the encoder. The loss is made of the class token's row."""
         features = torch.randn(1, tiles + 1, 2 * WIDTH, device="cuda")
         padding = torch.zeros(1, tiles + 1, dtype=torch.bool, device="cuda")
         with torch.set_grad_enabled(training), torch.autocast("cuda", torch.float16):
@@ -204,13 +205,13 @@ def memory(config):
         return torch.cuda.max_memory_allocated()
 
     def workspace(tiles, training, _):
-        """The library's own, which PyTorch does not count."""
+        """Returns the bytes of the library's own workspace, which PyTorch does not count."""
         return max(context.workspace_size(tiles + 1, HEADS, DIM, pass_=pass_, dtype="float16")
                    for pass_ in ("forward", "backward")[:1 + training])
 
     print(f"\n{'memory of an encoder':26}{'bytes a tile':>13}{'workspace':>11}")
     for name, *kind in (("training", True, False), ("checkpointed", True, True), ("inference", False, False)):
-        peak(5000, *kind)  # gradients of the parameters, and what else is kept from the first call on
+        peak(5000, *kind)  # allocates what stays allocated, such as gradients of the parameters
         rates = [(size(20000, *kind) - size(10000, *kind)) / 10000 for size in (peak, workspace)]
         print(f"{name:26}{rates[0]:>13,.0f}{rates[1]:>11,.0f}", flush=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each defect of mutants.toml can still be made in the tree, and run.py tells where one cannot."""
+"""Checks that each defect of mutants.toml can still be made in the tree, and that run.py reports impossible ones."""
 
 import dataclasses
 import pathlib

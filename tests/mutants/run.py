@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""run.py [--scratch DIRECTORY] [PART OF A NAME]...: makes each defect of mutants.toml, or those named so, in a copy of
-the tree, builds it and runs the tests that must notice. The copy and its builds stay in the directory, so that a next run
-compiles less.
+"""run.py [--scratch DIRECTORY] [PART OF A NAME]...: makes each defect of mutants.toml in a copy of the tree, builds the
+copy, and runs the tests that must notice the defect. With arguments it makes only the defects whose names contain all
+arguments. The copy and its builds stay in the directory, so that the next run compiles less.
 
-Exit status: 0; 1 where one survives, that is, all its tests pass, or does not compile; 2 where the list does not fit the
-tree."""
+Exit status: 0; 1 if a defect survives (all its tests pass) or does not compile; 2 if the list does not fit the tree."""
 
 import argparse
 import dataclasses
@@ -34,7 +33,7 @@ class Mutant:
     build: str = "plain"
 
     def fault(self, tree):
-        """What is wrong with the entry, or None."""
+        """Returns what is wrong with the entry, or None."""
         path = tree / self.file
         count = path.read_text(encoding="utf-8").count(self.old) if path.is_file() else 0
         if count != 1:
@@ -51,7 +50,7 @@ def read_list(path=LIST):
 
 
 def copy_tree(target):
-    """What git tracks, over an earlier copy, of which unchanged files keep their times."""
+    """Copies the tracked files over an earlier copy. Unchanged files keep their times."""
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     for name in filter(None, tracked.stdout.split("\0")):
         source, copy = ROOT / name, target / name
@@ -76,7 +75,7 @@ def build(tree, name):
 
 
 def outcome(tree, mutant):
-    """"noticed", "survives" or "does not compile"."""
+    """Returns "noticed", "survives" or "does not compile"."""
     path = tree / mutant.file
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")

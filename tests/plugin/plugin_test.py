@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins: what the library says of CUDA and MPI with them, without them, where a library that they need is
-missing, and with files of their names that are something else; and MPI in a process that has another MPI library too.
-Each case has a directory of its own with a copy of the library.
+"""Tests the plugins for CUDA and MPI: what the library answers with a plugin, without it, if a library that it needs is
+missing, and if its file is something else. Also tests MPI in a process that has another MPI library. Each case has a
+directory of its own with a copy of the library.
 
-ANNULUS_LIBRARY is the library, ANNULUS_CUDA_PLUGIN and ANNULUS_MPI_PLUGIN the plugins' files, which are not there in a
-build without CUDA or MPI, ANNULUS_CC the C compiler's command, one word a line; ANNULUS_PROGRAM the program, if it was
-built.
+Environment:
+  ANNULUS_LIBRARY      the library
+  ANNULUS_CUDA_PLUGIN  the plugin's file, which does not exist in a build without CUDA
+  ANNULUS_MPI_PLUGIN   the plugin's file, which does not exist in a build without MPI
+  ANNULUS_CC           the C compiler's command, one word a line
+  ANNULUS_PROGRAM      the program, if it was built
 """
 
 import json
@@ -26,12 +29,12 @@ MPI_PLUGIN = pathlib.Path(os.environ["ANNULUS_MPI_PLUGIN"])
 CC = os.environ["ANNULUS_CC"].splitlines()
 ARGUMENT, UNSUPPORTED = 1, 2
 
-# Without the directory where all were built, which Meson adds.
+# Meson adds the directory where the library and plugins were built. It is left out.
 SEARCHED = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
             if path and pathlib.Path(path).resolve() != LIBRARY.parent.resolve()]
 
-# Run in a process of its own: the answers of the library whose path it is given, once the other libraries that are
-# named are there, those after the word "global" for all to see.
+# A program for a process of its own. It prints the answers of the library whose path is its first argument. Before, it
+# loads the other libraries that are named; after the word "global", with their symbols visible to all libraries.
 ASK = """
 import ctypes, json, sys
 path, *others = sys.argv[1:]
@@ -63,7 +66,7 @@ answers["mapped"] = [line.split()[-1] for line in open("/proc/self/maps") if "li
 print(json.dumps(answers))
 """
 
-# Of another MPI library: what tells that there is one.
+# The functions of another MPI library by which annulus notices it.
 OTHER_MPI = """
 int PMPI_Initialized(int *answer) { *answer = ANSWER; return 0; }
 int MPI_Initialized(int *answer) { return PMPI_Initialized(answer); }
@@ -79,7 +82,7 @@ def run_python(program, *arguments, searched):
 
 
 def ask(library, *others, path=None):
-    """`path` is searched for libraries besides."""
+    """Returns the answers of a library, as a dict. `path` is a further directory to search for libraries."""
     asked = run_python(ASK, library, *others, searched=[path, *SEARCHED] if path else SEARCHED)
     asked.check_returncode()
     return json.loads(asked.stdout)
@@ -91,7 +94,7 @@ def dynamic(library, tag):
 
 
 def is_installed(plugin):
-    """Whether the loader finds it by itself."""
+    """True if the dynamic loader finds the plugin without a path."""
     found = run_python("import ctypes, sys; ctypes.CDLL(sys.argv[1])", plugin.name, searched=SEARCHED)
     return f"{plugin.name}: cannot open shared object file" not in found.stderr
 
@@ -129,7 +132,7 @@ class ScratchTest(unittest.TestCase):
 
 
 class PluginCases:
-    """What is true of every plugin; PART is what it is for, ENTRY its function."""
+    """Cases for every plugin. PART is "CUDA" or "MPI", ENTRY the plugin's function."""
 
     def test_no_plugin(self):
         if is_installed(self.BUILT):
@@ -200,7 +203,7 @@ class CudaPluginTest(PluginCases, ScratchTest):
         self.assertIn("there is no NCCL", answers["nccl_error"])
 
     def assert_serves(self, answers):
-        """With a device or without: what the plugin throws arrives as the status that it is."""
+        """Checks the answers with or without a device. An error of the plugin arrives with its own status."""
         self.assertEqual(answers["asked"], 0)
         self.assertRegex(answers["info"], r"CUDA \d+\.\d+ \(")
         if answers["count"] == 0:
@@ -218,14 +221,14 @@ class MpiPluginTest(PluginCases, ScratchTest):
         self.assertIn("there is no MPI: ", answers["mpi_error"])
 
     def assert_serves(self, answers):
-        """Nobody has initialised MPI, which the plugin finds and the library tells."""
+        """Checks the answers while MPI is not initialised, which the plugin notices and the library reports."""
         self.assertEqual((answers["mpi"], answers["comm"]), (ARGUMENT, 1))
         self.assertIn("is not initialised", answers["mpi_error"])
         self.assertRegex(answers["info"], "MPI (?!none)")
 
 
 class OtherMpiTest(ScratchTest):
-    """The plugin, and a library of another MPI in the same process."""
+    """The plugin in a process that has another MPI library."""
 
     BUILT, PART = MPI_PLUGIN, "MPI"
 
@@ -240,7 +243,7 @@ class OtherMpiTest(ScratchTest):
         return other, ask(self.library, *words, other)
 
     def test_other_that_is_met_first(self):
-        """As in a program that is linked with it: the plugin's calls would go there."""
+        """In a program that is linked with the other library, the plugin's calls would go to it."""
         for initialised in (0, 1):
             with self.subTest(initialised=initialised):
                 other, answers = self.ask_beside_other(initialised, "global")
@@ -250,7 +253,7 @@ class OtherMpiTest(ScratchTest):
                 self.assertIn("MPI none", answers["info"])
 
     def test_other_that_runs(self):
-        """As one that a Python module has brought."""
+        """The other library runs, as if a Python module had loaded it."""
         other, answers = self.ask_beside_other(1)
         self.assertEqual((answers["mpi"], answers["comm"]), (UNSUPPORTED, 1))
         self.assertIn(f"MPI is initialised in {other}, and libannulus-mpi.so.1 uses that of ", answers["mpi_error"])

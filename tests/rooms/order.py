@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rooms of src/ keep the order of doc/architecture.md: a file includes files of its own room and of rooms that are
-listed before it, each directory with sources is a room, and each header says in its second line what it is.
+"""Checks that the rooms of src/ keep the order of doc/architecture.md. A file includes files of its own room and of
+rooms that are listed before it. Each directory with sources is a room. Each header says in its second line what it is.
 
-The rooms are the items of the lists there, "- `core/` …", from the lowest to the highest. Each heading begins a list of
-its own, and a room includes nothing of another list.
+The page lists the rooms as items, "- `core/` …", from the lowest to the highest. Each heading begins a new list. A room
+includes nothing from the rooms of another list.
 """
 
 import os
@@ -20,7 +20,7 @@ SOURCES = HEADERS | {".c", ".cpp", ".cu"}
 
 
 def rooms_of(text):
-    """(list, place in it) of each room of the text, and what is wrong with the lists."""
+    """Returns {room: (list, place)} of the text, and the faults of the lists."""
     rooms, faults, heading = {}, [], 0
     for line in text.splitlines():
         if line.startswith("#"):
@@ -41,14 +41,14 @@ def room_of(src, path):
 
 
 def unknown_rooms(src, rooms):
-    """The files outside all rooms, and the rooms without a file."""
+    """Returns the faults: directories that are no room, and rooms without a file."""
     found = {room_of(src, path) for path in sources_of(src)}
     return ([f"{room}/ has sources and is not listed" for room in sorted(found - set(rooms))] +
             [f"{room}/ is listed and has no sources" for room in rooms if room not in found])
 
 
 def included(src, path):
-    """What a file includes between quotation marks: from src/, or beside itself."""
+    """Yields name and path of each file that `path` includes by quotation marks, from src/ or from its directory."""
     for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE):
         there = [base / name for base in (src, path.parent) if (base / name).is_file()]
         yield name, pathlib.Path(os.path.normpath(there[0])) if there else None
@@ -75,7 +75,7 @@ def wrong_arrows(src, rooms):
 
 
 def headless(src):
-    """The headers whose second line, after that of the license, is no comment."""
+    """Returns the headers whose second line, after the license, is no comment."""
     def has_head(path):
         lines = path.read_text(encoding="utf-8").splitlines()
         return len(lines) > 1 and lines[1].startswith("// ")
@@ -83,7 +83,7 @@ def headless(src):
 
 
 class RoomsTest(unittest.TestCase):
-    """The tree itself."""
+    """Checks the tree itself."""
 
     def setUp(self):
         self.src = ROOT / "src"
@@ -105,7 +105,7 @@ class RoomsTest(unittest.TestCase):
 
 
 class PlantedFaultTest(unittest.TestCase):
-    """Faults that are planted in a small tree are found, and nothing else is."""
+    """Plants faults in a small tree, and checks that exactly these are found."""
 
     LIST = """# Rooms
 
@@ -126,7 +126,7 @@ class PlantedFaultTest(unittest.TestCase):
             "high/inner/d.cuh": "", "tool/e.cpp": '#include "tool/f.h"\n', "tool/f.h": "", "tool/notes.md": "none"}
 
     def faults(self, text=LIST, **planted):
-        """Of the tree with other contents of some files; a name's / is __ and its dot is _."""
+        """Returns the faults of the tree with other contents of some files. In file names, / is __ and the dot is _."""
         files = dict(self.TREE)
         for name, contents in planted.items():
             path, _, suffix = name.rpartition("_")
