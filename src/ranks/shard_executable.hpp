@@ -94,15 +94,16 @@ class ShardRun {
 
     std::size_t rounds() const { return shard_.rounds(); }
 
-    // These compute on the call's stream. Work that no other rank waits for comes later: finish_received_keys() does a
-    // round's before the next round begins, finish_own_keys() does that of the own keys after all rounds.
+    // The following functions compute on the call's stream. Work that no other rank waits for comes later:
+    // finish_received_keys() does a round's before the next round begins, finish_own_keys() does that of the own keys
+    // after all rounds.
     void attend_to_own_keys();
     void attend_to_received_keys(std::size_t round); // called in the order of the rounds
     void finish_received_keys(std::size_t round);
     void finish_own_keys();
     void write_outputs();
 
-    // These work on the stream for messages. The first two add a round's messages to the batch.
+    // The following functions work on the stream for messages. The first two add a round's messages to the batch.
     void list_rows(std::size_t round, ShardBatch &batch);
     void list_gradients(std::size_t round, ShardBatch &batch);
     void write(const ShardTransfer &send); // writes the message to send.data

@@ -150,7 +150,7 @@ TEST_P(Random, BranchesOnTopOfOneAnother) {
     }
 }
 
-// Many ranks with equal shards, as many programs have them. Some shards are empty.
+// Many ranks with equal shards, the usual case. Some shards are empty.
 TEST_P(Random, ManyRanks) {
     Generator generator(2000 + GetParam());
     const Problem problem = generator.problem();
