@@ -10,6 +10,7 @@
 #include "core/class_pairs.hpp"
 #include "core/softmax_limits.hpp"
 #include "core/workspace.hpp"
+#include "cpu/blocked/cell_schedule.hpp"
 #include "cpu/blocked/passes.hpp"
 #include "cpu/blocked/repeated_keys.hpp"
 #include "cpu/blocked/tile.hpp"
@@ -25,9 +26,6 @@
 namespace annulus {
 
 namespace {
-
-// Number of keys in a cell. Its queries are one query_tile.
-constexpr std::int64_t key_chunk = 2 * query_tile;
 
 constexpr std::size_t max_columns = 256; // of a head
 
@@ -93,69 +91,6 @@ template <class T> CellScratch<T> book_scratch(Workspace &workspace, const Plan 
     return s;
 }
 
-// Numbers the cells of a branch. A unit is (batch entry, key/value head, segment, slot). A slot stands for one of the
-// residues that the group of heads has.
-class Schedule {
-  public:
-    Schedule(const Plan &plan, const BranchPlan &branch) : problem_(plan.problem()), branch_(branch) {
-        const Window &queries = problem_.queries;
-        first_segment_ = branch.segment_of(queries.start);
-        segments_ = branch.segment_of(queries.end() - 1) - first_segment_ + 1;
-        group_ = problem_.heads / problem_.kv_heads;
-        slots_ = std::min(branch.dilation(), branch.has_all_residues() ? branch.segment_length() : group_);
-        // Residue 0 has the most keys and queries. How many queries are in the window is known beforehand only for a
-        // line.
-        std::int64_t query_rows = 0;
-        for (const Segment &segment : {branch.segment(0), branch.segment(branch.segment_count() - 1)}) {
-            const Progression all = class_pair(branch, segment, 0).queries;
-            const std::int64_t in_window = divide_up(queries.length, all.stride) + 1;
-            query_rows = std::max(query_rows, segment.curve.is_linear() ? std::min(all.count, in_window) : all.count);
-        }
-        query_chunks_ = divide_up(query_rows, query_tile);
-        const Progression keys = class_pair(branch, branch.segment(0), 0).keys;
-        const std::int64_t in_window = divide_up(problem_.keys.length, keys.stride) + 1;
-        key_chunks_ =
-            divide_up(branch.segment(0).curve.is_linear() ? std::min(keys.count, in_window) : keys.count, key_chunk);
-    }
-
-    std::int64_t steps() const { return std::max(query_chunks_, key_chunks_); }
-    std::int64_t cells() const { return problem_.batch * problem_.kv_heads * segments_ * slots_ * key_chunks_; }
-
-    struct Cell {
-        std::int64_t b;
-        std::int32_t kv_head;
-        std::int64_t segment, slot, key_chunk, query_chunk;
-    };
-    // Returns cell number `index` of a step. In that step key chunk i meets query chunk (i q + step) mod steps, where q
-    // is the number of query chunks for each key chunk. So different i meet different query chunks.
-    Cell cell(std::int64_t step, std::int64_t index) const {
-        Cell c{};
-        c.key_chunk = index % key_chunks_;
-        index /= key_chunks_;
-        c.slot = index % slots_;
-        index /= slots_;
-        c.segment = first_segment_ + index % segments_;
-        index /= segments_;
-        c.kv_head = static_cast<std::int32_t>(index % problem_.kv_heads);
-        c.b = index / problem_.kv_heads;
-        const std::int64_t spread = std::max<std::int64_t>(1, query_chunks_ / key_chunks_);
-        c.query_chunk = (c.key_chunk * spread + step) % steps();
-        return c;
-    }
-
-    // Returns the residue of a slot, or -1 if the group has fewer residues.
-    std::int64_t residue(std::int32_t kv_head, std::int64_t slot) const {
-        const ResidueRange own = branch_.residues(kv_head * group_, (kv_head + 1) * group_);
-        return slot < own.count ? (own.first + slot) % branch_.dilation() : -1;
-    }
-
-  private:
-    const Problem &problem_;
-    const BranchPlan &branch_;
-    std::int32_t group_;
-    std::int64_t first_segment_, segments_, slots_, query_chunks_, key_chunks_;
-};
-
 template <class T> class CellBackward {
   public:
     CellBackward(const Plan &plan, const CallTensors &tensors, const Gradients &gradients,
@@ -163,7 +98,7 @@ template <class T> class CellBackward {
         : plan_(plan), tensors_(tensors), gradients_(gradients), s_(scratch), d_(plan.problem().head_dim),
           only_v_(plan.problem().gradients.only_v) {}
 
-    void run(const BranchPlan &branch, const Schedule &schedule, const Schedule::Cell &cell) const {
+    void run(const BranchPlan &branch, const CellSchedule &schedule, const CellSchedule::Cell &cell) const {
         const std::int64_t residue = schedule.residue(cell.kv_head, cell.slot);
         if (residue < 0)
             return;
@@ -348,7 +283,7 @@ void add_gradients(const Plan &plan, const CallTensors &tensors, const Gradients
                    int threads) {
     const std::size_t piece = bytes_of_cell_scratch<T>(plan);
     for (const BranchPlan &branch : plan.branches()) {
-        const Schedule schedule(plan, branch);
+        const CellSchedule schedule(plan, branch);
         parallel_phases(
             threads, schedule.steps(), [&](std::int64_t) { return schedule.cells(); },
             [&](std::int64_t step, std::int64_t item, int worker) {
@@ -389,7 +324,7 @@ template <class T> std::size_t backward_bytes(const Plan &plan, KeyScope scope, 
         book_gradients<T>(ledger, plan, nullptr);
     std::int64_t cells = 0; // in one step
     for (const BranchPlan &branch : plan.branches())
-        cells = std::max(cells, Schedule(plan, branch).cells());
+        cells = std::max(cells, CellSchedule(plan, branch).cells());
     ledger.skip(bytes_of_cell_scratch<T>(plan), std::min<std::int64_t>(threads, cells));
     return ledger.used();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two passes of the CPU engine, by type of accumulation. Each books its workspace: once to find the size and once
-// to take the pieces. In a part of a call they add to the partial results, and finish_… writes the results to the
-// outputs.
+// to take the pieces. With a key scope other than all_keys they add to the partial results, and finish_… writes these
+// to the outputs.
 #pragma once
 
 #include "core/plan.hpp"

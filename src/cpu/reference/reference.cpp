@@ -5,11 +5,11 @@
 #include "core/tensor.hpp"
 #include "core/workspace.hpp"
 #include "cpu/clear_rows.hpp"
+#include "cpu/reference/definition.hpp"
 #include "cpu/reference/engine.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <type_traits>
 
@@ -17,73 +17,7 @@ namespace annulus {
 
 namespace {
 
-// ---- The Hilbert order: the curve as the recursion that defines it, visited cell by cell.
-
-struct Vector {
-    std::int64_t row, column;
-    Vector operator+(Vector v) const { return {row + v.row, column + v.column}; }
-    Vector operator-(Vector v) const { return {row - v.row, column - v.column}; }
-    Vector operator-() const { return {-row, -column}; }
-};
-
-// Sides of rectangles are vectors along one axis. Their length is the number of cells of the side.
-std::int64_t cells(Vector side) {
-    return std::abs(side.row + side.column);
-}
-
-Vector step(Vector side) {
-    return {side.row / cells(side), side.column / cells(side)};
-}
-
-// Returns half of a side, rounded towards smaller rows and columns.
-Vector half(Vector side) {
-    return {side.row >> 1, side.column >> 1};
-}
-
-// Returns half of a side, plus one cell if that is odd and the side is longer than two cells.
-Vector even_half(Vector side) {
-    const Vector h = half(side);
-    return cells(h) % 2 == 1 && cells(side) > 2 ? h + step(side) : h;
-}
-
-// Visits the rectangle with the given sides, from `corner` to the other end of `major`.
-template <class Visit> void walk(Vector corner, Vector major, Vector minor, Visit &visit) {
-    if (cells(major) == 1 || cells(minor) == 1) {
-        const Vector line = cells(minor) == 1 ? major : minor;
-        for (std::int64_t i = 0; i < cells(line); ++i, corner = corner + step(line))
-            visit(corner);
-    } else if (2 * cells(major) > 3 * cells(minor)) {
-        const Vector first = even_half(major);
-        walk(corner, first, minor, visit);
-        walk(corner + first, major - first, minor, visit);
-    } else {
-        const Vector up = even_half(minor), left = half(major), right = major - left;
-        walk(corner, up, left, visit);
-        walk(corner + up, major, minor - up, visit);
-        walk(corner + major - step(major) + up - step(up), -up, -right, visit);
-    }
-}
-
-// Calls place(position, p) for every position of a segment, where p is its index along the curve.
-template <class Place> void follow_curve(std::int64_t length, std::int64_t grid_width, const Place &place) {
-    std::int64_t columns = grid_width;
-    if (columns == 0 || length % columns != 0) {
-        columns = 1;
-        while (columns * columns < length || length % columns != 0)
-            ++columns;
-    }
-    const std::int64_t rows = length / columns;
-    std::int64_t p = 0;
-    const auto visit = [&](Vector cell) { place(cell.row * columns + cell.column, p++); };
-    const Vector down{rows, 0}, across{0, columns};
-    if (columns >= rows)
-        walk({0, 0}, across, down, visit);
-    else
-        walk({0, 0}, down, across, visit);
-}
-
-// ---- Which keys a query attends to.
-
+// A key that a query attends to.
 struct Attended {
     std::int64_t m;      // global position of the key
     double multiplicity; // number of branches in which the query has the key
@@ -115,124 +49,6 @@ Scratch book(Workspace &workspace, const Plan &plan, annulus_pass pass) {
     }
     return scratch;
 }
-
-class Definition {
-  public:
-    Definition(const Plan &plan, const Scratch &scratch)
-        : pattern_(plan.pattern()), problem_(plan.problem()), segments_(scratch.segments), residues_(scratch.residues) {
-    }
-
-    // Fills the tables that the functions below read.
-    void fill() const {
-        for (std::size_t i = 0; i < pattern_.branches.size(); ++i)
-            fill(pattern_.branches[i], segments(i), residues(i));
-    }
-
-    // Returns how often m occurs in A(n, h).
-    int multiplicity(std::int64_t n, std::int64_t m, std::int32_t h) const {
-        if (pattern_.causal && m > n)
-            return 0;
-        int count = 0;
-        for (std::size_t i = 0; i < pattern_.branches.size(); ++i) {
-            const Branch &branch = pattern_.branches[i];
-            const std::int64_t *segment = segments(i), *residue = residues(i);
-            if (!serves(branch, h) || segment[n] != segment[m])
-                continue;
-            switch (branch.query_rule) {
-            case ANNULUS_QUERY_DILATED:
-                count += residue[n] == phase(branch, h) && residue[m] == phase(branch, h);
-                break;
-            case ANNULUS_QUERY_RESIDUE:
-                count += residue[n] == residue[m];
-                break;
-            case ANNULUS_QUERY_EVERY:
-                count += residue[m] == phase(branch, h);
-                break;
-            }
-        }
-        return pattern_.key_rule == ANNULUS_KEY_ONCE ? std::min(count, 1) : count;
-    }
-
-    // Returns how many keys of score 0 and value 0 query n of head h sees in addition: slots without a real position.
-    std::int64_t zero_keys(std::int64_t n, std::int32_t h) const {
-        if (pattern_.padding_rule != ANNULUS_PADDING_ZERO_KEYS || pattern_.causal)
-            return 0;
-        std::int64_t count = 0;
-        for (std::size_t i = 0; i < pattern_.branches.size(); ++i) {
-            const Branch &branch = pattern_.branches[i];
-            const std::int64_t *segment = segments(i), *residue = residues(i);
-            if (!serves(branch, h) || (branch.query_rule == ANNULUS_QUERY_DILATED && residue[n] != phase(branch, h)))
-                continue;
-            const std::int64_t wanted = branch.query_rule == ANNULUS_QUERY_RESIDUE ? residue[n] : phase(branch, h);
-            const std::int64_t w = std::min(segment_length(branch), problem_.sequence_length), r = branch.dilation;
-            count += w / r + (w % r != 0);
-            for (std::int64_t m = 0; m < problem_.sequence_length; ++m)
-                count -= segment[m] == segment[n] && residue[m] == wanted;
-        }
-        return count;
-    }
-
-  private:
-    std::int64_t segment_length(const Branch &branch) const {
-        return branch.segment_length == 0 ? problem_.sequence_length : branch.segment_length;
-    }
-
-    std::int32_t head_count(const Branch &branch) const {
-        if (branch.head_count != 0)
-            return branch.head_count;
-        return (pattern_.head_shard.total ? pattern_.head_shard.total : problem_.heads) - branch.first_head;
-    }
-
-    // Returns a head of the call relative to the branch's first head.
-    std::int64_t counted(const Branch &branch, std::int32_t h) const {
-        return std::int64_t{h} + pattern_.head_shard.first - branch.first_head;
-    }
-
-    bool serves(const Branch &branch, std::int32_t h) const {
-        return counted(branch, h) >= 0 && counted(branch, h) < head_count(branch);
-    }
-
-    std::int64_t phase(const Branch &branch, std::int32_t h) const {
-        const std::int64_t c = head_count(branch), r = branch.dilation;
-        switch (branch.phase_rule) {
-        case ANNULUS_PHASE_BLOCK:
-            return counted(branch, h) / (c / r + (c % r != 0));
-        case ANNULUS_PHASE_INTERLEAVE:
-            return counted(branch, h) % r;
-        case ANNULUS_PHASE_FIXED:
-            break;
-        }
-        return branch.fixed_residue % r;
-    }
-
-    // The tables of branch i, indexed by global position.
-    std::int64_t *segments(std::size_t i) const {
-        return segments_ + static_cast<std::int64_t>(i) * problem_.sequence_length;
-    }
-    std::int64_t *residues(std::size_t i) const {
-        return residues_ + static_cast<std::int64_t>(i) * problem_.sequence_length;
-    }
-
-    void fill(const Branch &branch, std::int64_t *segment, std::int64_t *residue) const {
-        const std::int64_t w = segment_length(branch), r = branch.dilation, N = problem_.sequence_length;
-        for (std::int64_t n = 0; n < N; ++n) {
-            segment[n] = n / w;
-            residue[n] = n % w % r;
-        }
-        if (branch.order == ANNULUS_ORDER_LINEAR)
-            return;
-        for (std::int64_t start = 0, length = 0; start < N; start += length) {
-            length = std::min(w, N - start);
-            follow_curve(length, branch.grid_width,
-                         [&](std::int64_t position, std::int64_t p) { residue[start + position] = p % r; });
-        }
-    }
-
-    const Pattern &pattern_;
-    const Problem &problem_;
-    std::int64_t *segments_;
-    std::int64_t *residues_;
-};
 
 // ---- The formulas, for tensors of T.
 
@@ -273,7 +89,7 @@ template <class T> class Reference {
   public:
     Reference(const Plan &plan, Workspace &workspace, annulus_pass pass)
         : problem_(plan.problem()), scale_(plan.scale()), scratch_(book(workspace, plan, pass)),
-          definition_(plan, scratch_) {
+          definition_(plan, scratch_.segments, scratch_.residues) {
         definition_.fill();
     }
 
