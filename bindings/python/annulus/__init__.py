@@ -18,9 +18,11 @@ import numpy as _np
 
 from . import _capi
 from ._arguments import integer, pick
+from ._attention import attention, attention_mass, lse_of_flash_attention, merge
+from ._choices import DEVICE_KINDS
 from ._comm import Comm
 from ._config import Branch, Config
-from ._context import Context, Estimate, Traffic, attention, attention_mass, lse_of_flash_attention, merge
+from ._context import Context, Estimate, Traffic
 from ._errors import (
     ArgumentError,
     CommError,
@@ -73,8 +75,7 @@ def build_info() -> str:
 
 def device_count(kind: DeviceKind = "cuda") -> int:
     """How many devices of a kind, "cpu" or "cuda", can be used on this machine."""
-    kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
-    return made(_capi.annulus_device_count(pick("kind", kind, kinds)))
+    return made(_capi.annulus_device_count(pick("kind", kind, DEVICE_KINDS)))
 
 
 def hilbert_curve(length: int, width: int = 0) -> _np.ndarray:

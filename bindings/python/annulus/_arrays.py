@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import math
 import sys
 from typing import Any, Callable, NamedTuple, Sequence, Tuple
 
@@ -26,11 +27,22 @@ DTYPES = {
 }
 BYTES = {name: _capi.annulus_dtype_bits(number) // 8 for name, number in DTYPES.items()}
 
-CPU: Tuple[str, int] = ("cpu", 0)
+# A device: ("cpu", 0) or ("cuda", number).
+Place = Tuple[str, int]
+CPU: Place = ("cpu", 0)
 
 # DLPack's numbers.
 _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
 _DL_TYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+
+
+def lse_dtype(dtype: str) -> str:
+    """Returns the dtype of LSE and mass for rows of `dtype`."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def element_count(shape: Sequence[int]) -> int:
+    return math.prod(shape)
 
 
 def exchanged(axes: Sequence[int]) -> Shape:
@@ -47,7 +59,7 @@ class View(NamedTuple):
     dtype: str
     shape: Shape
     strides: Shape
-    device: Tuple[str, int]
+    device: Place
     read_only: bool
     library: Library
     array: Any  # what keeps the memory; the array itself, or a DLPack owner

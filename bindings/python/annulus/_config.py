@@ -12,8 +12,9 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NoReturn, Sequence, Tuple, Union, cast
 
-from . import _capi
+from . import _capi, _plot
 from ._arguments import flag, integer, integers, name_of, number, pick
+from ._choices import ENGINES, EXCHANGES, KEY_RULES, ORDERS, PADDINGS, PHASES, QUERIES
 from ._errors import ArgumentError, check, made
 from ._mistakes import Reach, warn_of_exchanged_numbers
 from ._unknown import refuse
@@ -25,34 +26,6 @@ if TYPE_CHECKING:
     from .types import ConfigChanges, ConfigOptions
 
 __all__ = ["Branch", "Config"]
-
-_PHASES = {"block": _capi.ANNULUS_PHASE_BLOCK, "interleave": _capi.ANNULUS_PHASE_INTERLEAVE}
-_QUERIES = {
-    "dilated": _capi.ANNULUS_QUERY_DILATED,
-    "residue": _capi.ANNULUS_QUERY_RESIDUE,
-    "every": _capi.ANNULUS_QUERY_EVERY,
-}
-_ORDERS = {"linear": _capi.ANNULUS_ORDER_LINEAR, "hilbert": _capi.ANNULUS_ORDER_HILBERT}
-_PADDINGS = {"exact": _capi.ANNULUS_PADDING_EXACT, "zero_keys": _capi.ANNULUS_PADDING_ZERO_KEYS}
-_KEY_RULES = {"each_branch": _capi.ANNULUS_KEY_EACH_BRANCH, "once": _capi.ANNULUS_KEY_ONCE}
-_EXCHANGES = {
-    "auto": _capi.ANNULUS_EXCHANGE_AUTO,
-    "ring": _capi.ANNULUS_EXCHANGE_RING,
-    "gather": _capi.ANNULUS_EXCHANGE_GATHER,
-}
-
-
-ENGINES = {
-    _capi.annulus_engine_name(engine): engine
-    for engine in (
-        _capi.ANNULUS_ENGINE_AUTO,
-        _capi.ANNULUS_ENGINE_REFERENCE,
-        _capi.ANNULUS_ENGINE_CPU,
-        _capi.ANNULUS_ENGINE_GEMM,
-        _capi.ANNULUS_ENGINE_FUSED,
-        _capi.ANNULUS_ENGINE_MMA,
-    )
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +61,10 @@ class Branch:
             put("phase", integer("phase", self.phase))
             if self.phase < 0:
                 raise ArgumentError(f"phase is {self.phase}; it must be at least 0")
-        elif self.phase not in _PHASES:
-            raise ArgumentError(f"phase is {self.phase!r}; it must be {', '.join(map(repr, _PHASES))} or an int")
-        pick("query", self.query, _QUERIES)
-        pick("order", self.order, _ORDERS)
+        elif self.phase not in PHASES:
+            raise ArgumentError(f"phase is {self.phase!r}; it must be {', '.join(map(repr, PHASES))} or an int")
+        pick("query", self.query, QUERIES)
+        pick("order", self.order, ORDERS)
         if self.heads is not None:
             try:
                 first, count = self.heads
@@ -138,10 +111,10 @@ def _add_branch(handle: Any, branch: Branch) -> None:
     if branch.heads is not None:
         raw.first_head, raw.head_count = branch.heads
     if isinstance(branch.phase, str):
-        raw.phase_rule = _PHASES[branch.phase]
+        raw.phase_rule = PHASES[branch.phase]
     else:
         raw.phase_rule, raw.residue = _capi.ANNULUS_PHASE_FIXED, branch.phase
-    raw.query_rule, raw.order = _QUERIES[branch.query], _ORDERS[branch.order]
+    raw.query_rule, raw.order = QUERIES[branch.query], ORDERS[branch.order]
     made(_capi.annulus_config_add_branch(handle, raw))
 
 
@@ -153,9 +126,9 @@ def _branch_of(handle: Any, index: int) -> Branch:
         raw.segment_length,
         raw.dilation,
         heads=(raw.first_head, raw.head_count) if raw.first_head or raw.head_count else None,
-        phase=raw.residue if fixed else cast(Any, name_of(raw.phase_rule, _PHASES)),
-        query=cast(Any, name_of(raw.query_rule, _QUERIES)),
-        order=cast(Any, name_of(raw.order, _ORDERS)),
+        phase=raw.residue if fixed else cast(Any, name_of(raw.phase_rule, PHASES)),
+        query=cast(Any, name_of(raw.query_rule, QUERIES)),
+        order=cast(Any, name_of(raw.order, ORDERS)),
         grid_width=raw.grid_width,
     )
 
@@ -172,14 +145,14 @@ def _options_of(handle: Any) -> dict[str, Any]:
     return dict(
         branches=[_branch_of(handle, index) for index in range(made(_capi.annulus_config_branch_count(handle)))],
         causal=bool(made(_capi.annulus_config_get_causal(handle))),
-        key_rule=name_of(made(_capi.annulus_config_get_key_rule(handle)), _KEY_RULES),
-        padding=name_of(made(_capi.annulus_config_get_padding_rule(handle)), _PADDINGS),
+        key_rule=name_of(made(_capi.annulus_config_get_key_rule(handle)), KEY_RULES),
+        padding=name_of(made(_capi.annulus_config_get_padding_rule(handle)), PADDINGS),
         head_shard=_head_shard_of(handle),
         scale=None if math.isnan(scale) else scale,
         engine=name_of(made(_capi.annulus_config_get_engine(handle)), ENGINES),
         allow_tf32=bool(made(_capi.annulus_config_get_allow_tf32(handle))),
         workspace_limit=made(_capi.annulus_config_get_workspace_limit(handle)),
-        exchange=name_of(made(_capi.annulus_config_get_exchange(handle)), _EXCHANGES),
+        exchange=name_of(made(_capi.annulus_config_get_exchange(handle)), EXCHANGES),
     )
 
 
@@ -264,8 +237,8 @@ class Config:
         if not made(_capi.annulus_config_branch_count(handle)):
             raise ArgumentError("branches is empty; at least one (segment length, dilation) is needed")
         check(_capi.annulus_config_set_causal(handle, int(flag("causal", causal))))
-        check(_capi.annulus_config_set_padding_rule(handle, pick("padding", padding, _PADDINGS)))
-        check(_capi.annulus_config_set_key_rule(handle, pick("key_rule", key_rule, _KEY_RULES)))
+        check(_capi.annulus_config_set_padding_rule(handle, pick("padding", padding, PADDINGS)))
+        check(_capi.annulus_config_set_key_rule(handle, pick("key_rule", key_rule, KEY_RULES)))
         if head_shard is not None:
             try:
                 first, total = head_shard
@@ -283,7 +256,7 @@ class Config:
         if limit < 0:
             raise ArgumentError(f"workspace_limit is {limit}; it must be at least 0")
         check(_capi.annulus_config_set_workspace_limit(handle, limit))
-        check(_capi.annulus_config_set_exchange(handle, pick("exchange", exchange, _EXCHANGES)))
+        check(_capi.annulus_config_set_exchange(handle, pick("exchange", exchange, EXCHANGES)))
         self._handle = handle
         # Everything that the C config holds, as plain data: what equality, hashing, pickling and compiled graphs go by.
         held = _options_of(handle)
@@ -350,9 +323,7 @@ class Config:
         order. Returns a figure of matplotlib.pyplot, which shows or saves it
         (`config.plot(64).savefig("pattern.png")`). ImportError where there is no matplotlib.
         """
-        from ._plot import plot
-
-        return plot(self, length, heads)
+        return _plot.plot(self, length, heads)
 
     def __getattr__(self, name: str) -> Any:
         if name in _DEFAULTS:

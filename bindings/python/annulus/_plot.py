@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, List, Tuple
+from typing import TYPE_CHECKING, Any, List, Tuple
 
 import numpy as np
 
-from . import _capi
+from . import _capi, _passes
 from ._arguments import integer
-from ._config import Branch, Config
-from ._context import Context
+from ._arrays import CPU
+from ._call_options import NO_OPTIONS
 from ._errors import ArgumentError, check
+from ._handle import ContextHandle
+
+if TYPE_CHECKING:
+    from ._config import Branch, Config
 
 # What there is time for, and what a picture shows.
 _MOST_POSITIONS = 2048
@@ -40,12 +44,13 @@ def counts(config: Config, length: int, heads: int, size: int) -> np.ndarray:
     Asked of the library: with all scores 0, and values that are 1 in the number of the key's cell, O * exp(LSE) is the
     number of times that the keys of each cell count.
     """
-    context = Context(config.replace(engine="cpu"))
+    on_cpu = config.replace(engine="cpu")
     cells = -(-length // size)
     dim = -(-cells // 8) * 8
     q, k, values = np.zeros((length, heads, dim)), np.zeros((length, 1, dim)), np.zeros((length, 1, dim))
     values[np.arange(length), 0, np.arange(length) // size] = 1
-    out, lse = context.forward(q, k, values)
+    handle = ContextHandle(on_cpu._handle, on_cpu._reach, CPU)
+    out, lse = _passes.forward(handle, q, k, values, None, None, True, NO_OPTIONS, None)
     times = np.rint(out.transpose(1, 0, 2) * np.exp(lse)[:, :, None])[:, :, :cells]
     firsts = np.arange(0, length, size)
     positions = np.diff(firsts, append=length)  # of each cell; the last one may have fewer

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple, Union
 
-from . import _capi
+from . import _capi, _estimates
 from ._arguments import integer, integers
-from ._arrays import library_of
+from ._arrays import CPU, library_of
+from ._config import Config
 from ._errors import ArgumentError
-
-if TYPE_CHECKING:
-    from ._config import Config
+from ._handle import ContextHandle
 
 
 class Shards:
@@ -53,20 +52,20 @@ class Shards:
         """even(), or zigzag() where that gives the rank with the most pairs of queries and keys at least a tenth less
         to compute, as under a causal mask over long segments. heads: of queries, for configs whose branches differ by
         head."""
-        from ._context import Context  # which takes shards
+        config = config if isinstance(config, Config) else Config(config)
+        handle = ContextHandle(config._handle, config._reach, CPU)
 
-        context = Context(config)
+        def pairs_of(part: slice) -> float:
+            query_length = part.stop - part.start
+            found = _estimates.estimate(
+                handle, "forward", length, heads, 8, query_start=part.start, query_length=query_length
+            )
+            return found.pairs
 
         def most_pairs(shards: Shards) -> float:
-            pairs: list[float] = []
-            for rank in range(ranks):
-                parts = [part for part in shards.slices(rank) if part.stop > part.start]
-                estimates = [
-                    context.estimate(length, heads, 8, query_start=part.start, query_length=part.stop - part.start)
-                    for part in parts
-                ]
-                pairs.append(sum(estimate.pairs for estimate in estimates))
-            return max(pairs)
+            return max(
+                sum(pairs_of(part) for part in shards.slices(rank) if part.stop > part.start) for rank in range(ranks)
+            )
 
         even, zigzag = cls.even(length, ranks), cls.zigzag(length, ranks)
         return zigzag if 10 * most_pairs(zigzag) <= 9 * most_pairs(even) else even

@@ -19,9 +19,10 @@ import jax
 import numpy as np
 
 from ._arguments import host_integers, integer
-from ._arrays import CPU, check_dtype, check_ndim, exchanged
+from ._arrays import CPU, check_dtype, check_ndim, exchanged, lse_dtype
+from ._cache import cached_config, cached_context, given
+from ._call_options import check_layout, check_rows
 from ._config import BranchLike, Config, from_text
-from ._context import cached_config, cached_context, check_layout, check_rows, given, lse_dtype
 from ._errors import ArgumentError, UnsupportedError
 from ._unknown import refuse
 from .types import Engine, KeyRule, Layout, Padding

@@ -17,7 +17,7 @@ import tap
 from capi import np
 
 import annulus
-from annulus import _context
+from annulus import _arrays, _cache
 
 SHAPE = (1, 64, 2, 16)
 Q, K, V, D_OUT = capi.numbers(5, SHAPE, SHAPE, SHAPE, SHAPE)
@@ -278,16 +278,16 @@ class ContextTest(unittest.TestCase):
         q = np.zeros((1, 64, 64, 64), "float32")  # as short as a call that can be interrupted may be
         config = annulus.Config([(16, 1)])
         wanted = annulus.attention(q, q, q, config)
-        before = _context.cached_context(config, _context.CPU)
+        before = _cache.cached_context(config, _arrays.CPU)
         with mock.patch.object(threading.Thread, "join", side_effect=KeyboardInterrupt):
             with mock.patch.object(threading.Thread, "is_alive", return_value=True):
                 with self.assertRaises(KeyboardInterrupt):
                     annulus.attention(q, q, q, config)
         # The worker may not have begun yet, so whether the context is in use says nothing.
-        after = _context.cached_context(config, _context.CPU)
+        after = _cache.cached_context(config, _arrays.CPU)
         self.assertIsNot(after, before)
         self.assertEqual(annulus.attention(q, q, q, config).tobytes(), wanted.tobytes())
-        self.assertIs(_context.cached_context(config, _context.CPU), after)
+        self.assertIs(_cache.cached_context(config, _arrays.CPU), after)
 
     def test_ctrl_c_while_waiting_for_a_rank(self):
         self.assert_prints(INTERRUPTED_RANK, "comm\n")
@@ -412,8 +412,8 @@ class ContextTest(unittest.TestCase):
         context = annulus.Context(annulus.Config([(16, 1)], causal=True), threads=1)
         wanted, _ = context.forward(Q, K, V)
         for copied in (pickle.loads(pickle.dumps(context)), copy.deepcopy({"module": context})["module"]):
-            self.assertIsNot(copied._turn, context._turn)
-            self.assertEqual((copied.config, copied.device, copied._threads), (context.config, "cpu", 1))
+            self.assertIsNot(copied._handle.lock, context._handle.lock)
+            self.assertEqual((copied.config, copied.device, copied._handle.threads), (context.config, "cpu", 1))
             self.assertEqual(copied.forward(Q, K, V)[0].tobytes(), wanted.tobytes())
         context.set_workspace(np.empty(1 << 16))
         (end,) = annulus.Comm.local(1)

@@ -111,7 +111,7 @@ class FunctionTest(unittest.TestCase):
 
         def note(context, *arguments, **options):
             make(context, *arguments, **options)
-            made.append(context._threads)
+            made.append(context._handle.threads)
 
         def call_all():
             del made[:]

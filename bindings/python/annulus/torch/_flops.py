@@ -8,8 +8,8 @@ from typing import Any, Sequence
 import torch
 
 from .._arrays import CPU
+from .._cache import cached_context
 from .._config import from_text
-from .._context import cached_context
 from ..types import Pass
 from . import _ranks
 

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .. import _passes
 from .._arguments import host_integers, integer
 from .._arrays import check_ndim
+from .._cache import cached_config, given
+from .._call_options import call_options, check_layout
 from .._config import Branch, BranchLike, Config
-from .._context import cached_config, call_options, check_layout, given
 from .._errors import ArgumentError, UnsupportedError
 from .._shards import Shards
 from .._unknown import refuse
@@ -57,9 +59,9 @@ def _forward(
     ranks: int,
 ) -> Tuple[Tensor, Tensor]:
     """Where no gradient is wanted of what is called here."""
-    context = _ranks.context_of(config, q.device, ranks)
+    handle = _ranks.context_of(config, q.device, ranks)._handle
     options = call_options(query_start, sequence_starts, sequence_lengths)
-    return context._forward(_rows(q), _rows(k), _rows(v), None, None, True, options, None)
+    return _passes.forward(handle, _rows(q), _rows(k), _rows(v), None, None, True, options, None)
 
 
 def _backward(
@@ -78,9 +80,10 @@ def _backward(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Where no gradient is wanted of what is called here."""
     d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
-    context = _ranks.context_of(config, q.device, ranks)
-    arrays = (_rows(q), _rows(k), _rows(v), out, lse, d_out, d_lse, None, None, None)
-    return context._backward(arrays, call_options(query_start, sequence_starts, sequence_lengths), None)
+    handle = _ranks.context_of(config, q.device, ranks)._handle
+    inputs = _rows(q), _rows(k), _rows(v), out, lse, d_out
+    options = call_options(query_start, sequence_starts, sequence_lengths)
+    return _passes.backward(handle, inputs, d_lse, (None, None, None), options, None)
 
 
 def _make_operators() -> Tuple[Any, Any]:

@@ -6,8 +6,9 @@ from typing import Any, Iterable, Literal, NoReturn, Optional, Sequence, Tuple, 
 import torch
 from torch import Tensor
 
+from .._cache import given
+from .._call_options import check_layout
 from .._config import BranchLike, Config
-from .._context import check_layout, given
 from .._errors import ArgumentError, UnsupportedError
 from .._shards import Shards
 from .._unknown import refuse

@@ -6,8 +6,8 @@ from typing import Any, Iterable, List, Tuple
 import torch
 from torch import Tensor
 
-from .. import _context
 from .._config import Config
+from .._passes import pairs_of
 from . import _ranks
 from ._functional import _rows, _untraced, check_tensor
 
@@ -75,7 +75,7 @@ def merge(parts: Iterable[Tuple[Tensor, Tensor]]) -> Tuple[Tensor, Tensor]:
     Returns (out, lse). Differentiable in reverse mode, any number of times, in all parts: gradients reach q, k and v of
     all parts through dilated_attention() with return_lse.
     """
-    pairs = _context.pairs_of(parts)
+    pairs = pairs_of(parts)
     for i, pair in enumerate(pairs):
         for name, tensor in zip(("out", "lse"), pair):
             check_tensor(f"{name} of parts[{i}]", tensor)

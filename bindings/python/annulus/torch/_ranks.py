@@ -14,9 +14,10 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
+from .._cache import cached_context
 from .._comm import Comm
 from .._config import from_text
-from .._context import Context, cached_context
+from .._context import Context
 from .._errors import ArgumentError, UnsupportedError
 from .._shards import Shards, shards_of
 
