@@ -124,16 +124,16 @@ def attention(
     return_lse: return (out, lse), with the logarithm of the softmax's denominators: lse [B, H, Nq], float32 (float64
         for float64).
     out, lse: arrays to write to. Without them results are new arrays of q's library.
-    query_start: the global position of q's first row, where q is a part of the N positions (decoding against a cache).
+    query_start: the global position of q's first row, if q has a part of the N positions (decoding against a cache).
     sequence_starts, sequence_lengths: the sequences that the N rows consist of, see Context.forward().
-    layout: "bnhd", as said here, or "bhnd", where q, k, v and out are [B, heads, N, D], as those of PyTorch's
-        scaled_dot_product_attention() are; they are used where they lie in both. None: "bnhd", with a warning where
-        that is hardly meant. LSE is [B, H, Nq] in both.
+    layout: "bnhd", the axes above, or "bhnd": q, k, v and out are [B, heads, N, D], as those of PyTorch's
+        scaled_dot_product_attention(). Neither is copied. None: "bnhd", with a warning if k looks like [B, heads, N,
+        D]. LSE is [B, H, Nq] in both.
 
-    Arrays of NumPy, PyTorch, CuPy, JAX, or anything with __dlpack__, __cuda_array_interface__ or a buffer: float64,
-    float32, bfloat16 or float16, used where they lie, with any strides but that of D, which must be 1. The axis B may
-    be left out of all together. Device and CUDA stream follow the inputs. The result has no gradient;
-    annulus.torch.dilated_attention() has one.
+    Takes arrays of NumPy, PyTorch, CuPy and JAX, and all others with __dlpack__, __cuda_array_interface__ or a buffer.
+    They are float64, float32, bfloat16 or float16, and are not copied. The stride of D must be 1, all other strides may
+    be any. The axis B may be left out of all arrays together. The call uses the device and the CUDA stream of the
+    inputs. The result has no gradient; annulus.torch.dilated_attention() has one.
     """
     if unknown:
         refuse("annulus.attention()", unknown)
@@ -186,11 +186,11 @@ def attention_mass(
     layout: Layout | None = None,
     **unknown: NoReturn,
 ) -> Array:
-    """How much each key is attended to: mass [B, H, N], the sum over the queries of the probabilities they give it.
+    """Computes how much each key is attended to: mass [B, H, N], the sum over the queries of their probabilities.
 
         out, lse = annulus.attention(q, k, v, branches, return_lse=True)
         mass = annulus.attention_mass(q, k, branches, lse=lse)
-        of_class_token = annulus.attention_mass(q[:, :1], k, branches, query_start=0)
+        class_token_mass = annulus.attention_mass(q[:, :1], k, branches, query_start=0)
 
     q, k, lse, mass, query_start, sequence_starts, sequence_lengths, layout: as Context.attention_mass() takes them.
     branches, causal to workspace_limit: as annulus.attention() takes them.
@@ -217,18 +217,20 @@ def attention_mass(
 
 
 def merge(parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None) -> Tuple[Any, Any]:
-    """Merges results over different keys, for the same queries, into those of one softmax over all the keys.
+    """Merges results over different keys, for the same queries, into the result of one softmax over all the keys.
 
         near = annulus.attention(q, k, v, [(2048, 1)], return_lse=True)
         far = annulus.attention(q, other_k, other_v, [(0, 8)], return_lse=True)
         out, lse = annulus.merge([near, far])
 
-    parts: pairs (out [B, Nq, H, D], lse [B, H, Nq]), at most 48. LSE is of natural logarithms. Where one is -inf, the
-        part counts for nothing, whatever its out holds.
-    out, lse: arrays to write to, also those of a part. Without them results are new arrays of the first one's library.
+    parts: pairs (out [B, Nq, H, D], lse [B, H, Nq]), at most 48. LSE is of natural logarithms. If a row's LSE is -inf,
+        the part counts for nothing in that row, whatever its out holds.
+    out, lse: arrays to write to, which may be a part's. Without them results are new arrays of the library of the first
+        part.
 
-    Returns (out, lse). A key that two parts have counts twice. Gradients: Context.backward() of each part with the
-    merged out and lse gives the gradients of its keys, and q's are the sum; annulus.torch.merge() is differentiable.
+    Returns (out, lse). A key that is in two parts counts twice. Gradients: Context.backward() on a part, with the
+    merged out and lse, gives the gradients of the part's keys and values and its summand of q's gradient.
+    annulus.torch.merge() is differentiable.
     """
     views = _passes.views_of_parts(parts)
     any_config = cached_config([(0, 1)], {})  # merging does not read the config
@@ -236,13 +238,13 @@ def merge(parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None)
 
 
 def lse_of_flash_attention(lse: Array) -> Array:
-    """LSE as FlashAttention-2 gives it, for merge(): with -inf where that has +inf, in rows without keys.
+    """Makes the LSE of FlashAttention-2 ready for merge(): replaces +inf, its value for rows without keys, by -inf.
 
         out, lse, _ = flash_attn_func(q, k, v, return_attn_probs=True)
         out, lse = annulus.torch.merge([(out, annulus.lse_of_flash_attention(lse)), far])
 
-    lse: an array of NumPy, PyTorch, CuPy or JAX. Returns a new one. A true LSE of +inf, of scores that overflow, is not
-    told apart.
+    lse: an array of NumPy, PyTorch, CuPy or JAX. Returns a new array. Also replaces a true LSE of +inf, which comes from
+    scores that overflow.
     """
     array: Any = lse
     result: Array = _arrays.library_of(array).where(array == float("inf"), -array, array)

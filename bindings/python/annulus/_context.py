@@ -37,9 +37,9 @@ class Estimate:
     flops: floating-point operations of the pass's matrix products.
     tensor_bytes: all arrays that the pass reads and writes.
     workspace_bytes: memory that the call needs besides its arrays.
-    sent_bytes, received_bytes: to and from other ranks.
+    sent_bytes, received_bytes: messages to and from other ranks.
     plan_bytes: host memory of the plan itself.
-    exchange: what "auto" comes to; "auto" where there is one rank.
+    exchange: how the ranks would exchange rows, "ring" or "gather"; "auto" for one rank.
     """
 
     pairs: float
@@ -62,9 +62,8 @@ class Traffic:
 
 def _estimate_of(struct: Any) -> Estimate:
     """Makes an Estimate of the C API's annulus_estimate."""
-    names = [field.name for field in dataclasses.fields(Estimate) if field.name != "exchange"]
-    numbers = {name: getattr(struct, name) for name in names}
-    return Estimate(**numbers, exchange=name_of(struct.exchange, EXCHANGES))  # type: ignore[arg-type]
+    fields: dict[str, Any] = {field.name: getattr(struct, field.name) for field in dataclasses.fields(Estimate)}
+    return Estimate(**{**fields, "exchange": name_of(struct.exchange, EXCHANGES)})
 
 
 class Context:
@@ -77,14 +76,14 @@ class Context:
     threads: how many CPU threads a call may use; 0: what ANNULUS_NUM_THREADS says, or one for each CPU that the
         process may use.
     comm: makes the calls collective over a communicator's ranks, each with its own shard of the sequence.
-    shards: annulus.Shards, which a rank with several needs, or the number of positions of each rank, which calls then
-        check; None: each has what its arrays hold, of any lengths. workspace_size() knows of no others than these, or
-        equal ones.
+    shards: annulus.Shards, or a list with the number of positions of each rank; calls check them. A rank with several
+        shards needs annulus.Shards. None: each rank has the positions that its arrays hold, any number of them, and
+        workspace_size() assumes the shards of the last call, or shards of equal length.
 
-    Calls from several threads wait for each other; contexts of their own let threads compute at the same time. The GIL
-    is released while a call computes. On CUDA a call does not wait for the device. On a CPU Ctrl-C ends a call of the
-    main thread at once; what was begun is finished in the background, so the arrays that the call writes may change
-    until then. With a communicator Ctrl-C breaks that (MPI's excepted, where it acts when the call returns).
+    Calls from several threads wait for each other; threads with a context each compute at the same time. The GIL is
+    released while a call computes. On CUDA a call does not wait for the device. On a CPU Ctrl-C ends a call of the main
+    thread at once. The work then goes on in the background, and the arrays that the call writes may change until it is
+    finished. Ctrl-C also breaks the communicator; over MPI it acts when the call returns, and breaks nothing.
     """
 
     def __init__(
@@ -186,26 +185,25 @@ class Context:
     ) -> Any:
         """Computes the attention of q [B, Nq, H, D] over k and v [B, N, G, D].
 
-        query_start: the global position of q's first row, where q is a part of the N positions; None: it is all.
+        query_start: the global position of q's first row, if q has a part of the N positions; None: q has all of them.
         sequence_starts, sequence_lengths: the sequences that the N rows consist of; None: one for each batch entry.
             starts, as cu_seqlens elsewhere: sequence i has the rows starts[i] to starts[i + 1] - 1 of every batch
             entry, with lengths only the first lengths[i] of them. lengths alone: batch entry b is a sequence of its
-            first lengths[b] rows. Branches count inside each sequence; rows of none have out 0 and lse -inf. Lists,
-            NumPy arrays or CPU tensors of integers.
+            first lengths[b] rows. Segments are counted inside each sequence. Rows outside every sequence have out 0
+            and lse -inf. Both are lists, NumPy arrays or CPU tensors of integers.
         out, lse: arrays to write to, [B, Nq, H, D] of q's dtype and [B, H, Nq] of float32 (float64 for float64).
-        layout: "bnhd", as said here; "bhnd": q, k, v and out have their axes as scaled_dot_product_attention() has
-            them, [B, H, N, D], and are used where they lie all the same; None: "bnhd", with a warning where that is
-            hardly meant. lse is [B, H, Nq] in both. Messages name axes by these letters.
+        layout: "bnhd", the axes above; "bhnd": q, k, v and out are [B, H, N, D], as those of PyTorch's
+            scaled_dot_product_attention(). Neither is copied. None: "bnhd", with a warning if k looks like [B, H, N,
+            D]. lse is [B, H, Nq] in both. Messages name axes by these letters.
 
-        Returns (out, lse), or out alone where return_lse is false; new arrays are of q's library. The axis B may be
-        left out of all arrays together.
+        Returns (out, lse), or out alone if return_lse is false; new arrays are of q's library. The axis B may be left
+        out of all arrays together.
         """
         if unknown:
             refuse("Context.forward()", unknown)
         check_layout(layout, k)
         options = call_options(query_start, sequence_starts, sequence_lengths)
-        with_lse = return_lse or lse is not None
-        results = _passes.forward(self._handle, q, k, v, out, lse, with_lse, options, layout)
+        results = _passes.forward(self._handle, q, k, v, out, lse, return_lse or lse is not None, options, layout)
         return results if return_lse else results[0]
 
     def backward(
@@ -230,10 +228,12 @@ class Context:
     ) -> Tuple[Array, Array, Array]:
         """Computes the gradients of forward(): of q [B, Nq, H, D], and of k and v [B, N, G, D].
 
-        q, k, v, out, lse: of a forward call with the same config, query_start and sequences. d_out: the gradient of out.
-        d_lse: the gradient of lse [B, H, Nq], or None. d_q, d_k, d_v: arrays to write to, each of q's dtype or, where that
-        is bfloat16 or float16, of float32. add: the names of those that the gradient is added to, with one rounding, such
-        as ("d_k", "d_v"); the others are overwritten. layout: as forward() takes it, of all arrays but lse and d_lse.
+        q, k, v, out, lse: the arrays of a forward call with the same config, query_start and sequences.
+        d_out: the gradient of out. d_lse: the gradient of lse [B, H, Nq], or None.
+        d_q, d_k, d_v: arrays to write to, each of q's dtype, or of float32 if q is bfloat16 or float16.
+        add: names of gradients, such as ("d_k", "d_v"), that are added to their arrays, with one rounding. All other
+            arrays are overwritten.
+        layout: the layout of all arrays but lse and d_lse, as forward() takes it.
 
         Returns (d_q, d_k, d_v).
         """
@@ -262,16 +262,17 @@ class Context:
     ) -> Array:
         """Computes how much each key is attended to: mass [B, H, N], the sum over the queries of their probabilities.
 
-        q [B, Nq, H, D], k [B, N, G, D], lse [B, H, Nq]: of a forward call with the same config, query_start and
-            sequences. lse None: it is computed first, by a forward call whose output is not kept.
-        query_start: the queries are those of q alone, a part of the N positions: one row tells what it looks at.
+        q [B, Nq, H, D], k [B, N, G, D], lse [B, H, Nq]: the arrays of a forward call with the same config, query_start
+            and sequences. Without lse a forward call computes it first, and its output is dropped.
+        query_start: the global position of q's first row, if q has a part of the N positions. With one row, the mass
+            is that query's probabilities.
         mass: an array to write to, float32 (float64 for float64); None: a new one of q's library.
         sequence_starts, sequence_lengths, layout: as forward() takes them.
 
-        Returns mass. Of a head it adds up to the number of queries that attend to anything, less what zero_keys padding
-        takes; over the heads take mass.mean(-2). It costs about as much as a forward call; bfloat16 and float16
-        probabilities may be rounded once before they are added in float32. With a communicator the queries are those of
-        all ranks, and each rank gets the mass of its own keys.
+        Returns mass. A head's mass adds up to the number of queries that attend to any key, less the probabilities that
+        zero_keys padding takes; mass.mean(-2) is the mean over the heads. It costs about as much as a forward call.
+        bfloat16 and float16 probabilities may be rounded once before they are added in float32. With a communicator the
+        sum is over the queries of all ranks, and each rank gets the mass of its own keys.
         """
         if unknown:
             refuse("Context.attention_mass()", unknown)
@@ -280,9 +281,9 @@ class Context:
         return _passes.attention_mass(self._handle, _arrays.view("q", q), k, lse, mass, options, layout)
 
     def merge(self, parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None) -> Tuple[Any, Any]:
-        """Merges results over different keys into those of one call over all of them; see annulus.merge().
+        """Merges results over different keys into the result of one call over all keys; see annulus.merge().
 
-        The config is not looked at. With a communicator each rank merges its own rows, alone.
+        Does not read the config. With a communicator each rank merges its own rows, alone.
         """
         return _passes.merge(self._handle, _passes.views_of_parts(parts), out, lse)
 
@@ -296,15 +297,16 @@ class Context:
         branch: int | None = None,
         **problem: Unpack[ProblemOptions],
     ) -> Estimate:
-        """What a pass costs on a sequence of `length` positions, without its data. pass_: "forward", "backward" or "mass",
-        that of attention_mass(). branch: pairs and flops are that branch's share. With a communicator the sequence is
-        that of all ranks, and the answer is for this one.
+        """Returns what a pass costs on a sequence of `length` positions, without its data.
 
-        problem: kv_heads (default: heads), batch (1), dtype ("float32"), query_start (None: the queries are all positions)
-        and query_length (None: to the end), sequence_starts and sequence_lengths as forward() takes them, add as
-        backward() takes it, gradient_dtype (None: dtype; "float32" where one of d_q, d_k and d_v is), and row_alignment:
-        the bytes of which the address of every row of the call's arrays is a multiple (0: not known; see annulus_problem
-        in annulus/attention.h).
+        pass_: "forward", "backward" or "mass", the pass of attention_mass(). branch: counts only the pairs and flops of
+        that branch. With a communicator `length` counts the positions of all ranks, and the costs are this rank's.
+
+        problem: kv_heads (default: heads), batch (1), dtype ("float32"), query_start (None: the queries are all
+        positions), query_length (None: up to the end), sequence_starts and sequence_lengths as forward() takes them,
+        add as backward() takes it, gradient_dtype (None: dtype; "float32" if one of d_q, d_k and d_v is) and
+        row_alignment: every row of the call's arrays begins at a multiple of that number of bytes (0: not known; see
+        annulus_problem in annulus/attention.h).
         """
         return _estimate_of(_estimates.estimate(self._handle, pass_, length, heads, head_dim, branch, **problem))
 
@@ -320,26 +322,25 @@ class Context:
         pass_: Pass = "forward",
         **problem: Unpack[ProblemOptions],
     ) -> Estimate:
-        """What rank `rank` of `ranks` computes, needs, sends and receives; the context needs no communicator. shards:
-        annulus.Shards, or each rank's length; None: as equal as can be. The rest as estimate()."""
+        """Returns what rank `rank` of `ranks` computes, needs, sends and receives; needs no communicator. shards:
+        annulus.Shards, or each rank's length; None: as equal as can be. All else as estimate() takes it."""
         ranks, rank = integer("ranks", ranks, 32), integer("rank", rank, 32)
-        found = shards_of(shards)
-        struct = _capi.annulus_shards(ranks, 0, None, None) if found is None else found._struct(ranks)
-        return _estimate_of(
-            _estimates.estimate_rank(self._handle, pass_, length, heads, head_dim, struct, rank, **problem)
-        )
+        cut = shards_of(shards)
+        struct = _capi.annulus_shards(ranks, 0, None, None) if cut is None else cut._struct(ranks)
+        found = _estimates.estimate_rank(self._handle, pass_, length, heads, head_dim, struct, rank, **problem)
+        return _estimate_of(found)
 
     def workspace_size(
         self, length: int, heads: int, head_dim: int, *, pass_: Pass = "forward", **problem: Unpack[ProblemOptions]
     ) -> int:
-        """The bytes of memory that a call needs besides its arrays; arguments as estimate()."""
+        """Returns the bytes of memory that a call needs besides its arrays; arguments as estimate()."""
         return _estimates.workspace_size(self._handle, pass_, length, heads, head_dim, **problem)
 
     def select_engine(
         self, length: int, heads: int, head_dim: int, *, pass_: Pass = "forward", **problem: Unpack[ProblemOptions]
     ) -> str:
-        """The engine that would compute a call; arguments as workspace_size(). The call's arrays are as row_alignment says
-        and no better; 0: as every engine takes them."""
+        """Returns the engine that would compute a call whose rows are aligned to row_alignment bytes and no more; 0:
+        whose rows suit every engine. Arguments as estimate()."""
         return _estimates.select_engine(self._handle, pass_, length, heads, head_dim, **problem)
 
     def why_not(
@@ -352,24 +353,24 @@ class Context:
         pass_: Pass = "forward",
         **problem: Unpack[ProblemOptions],
     ) -> str | None:
-        """Why `engine` cannot compute a call, with all else as the config says; None where it can. Arguments as
-        select_engine()."""
+        """Returns why `engine` cannot compute a call, with all other options as in the config, or None if it can.
+        Arguments as select_engine()."""
         return _estimates.why_not(self._handle, engine, pass_, length, heads, head_dim, **problem)
 
     def set_workspace(self, memory: Any, bytes: int | None = None) -> None:
         """Makes calls use this memory instead of allocating: a contiguous array on the context's device, or an address
-        with `bytes`. None: allocate again. An array is kept until then."""
+        with `bytes`. The context keeps the array. None: calls allocate again."""
         self._handle.set_workspace(memory, bytes)
 
     @property
     def threads(self) -> int:
-        """How many CPU threads a call may use now: what was set, or what the default comes to. 1 on a CUDA device."""
+        """How many CPU threads a call may use now: the number that was set, or the default. 1 on a CUDA device."""
         with self._handle.lock:
             return made(_capi.annulus_context_get_threads(self._handle.pointer))
 
     @property
     def last_engine(self) -> str:
-        """The engine that served the last call; "auto" before the first."""
+        """The engine that computed the last call; "auto" before the first."""
         with self._handle.lock:
             return _capi.annulus_engine_name(made(_capi.annulus_context_last_engine(self._handle.pointer)))
 
@@ -385,20 +386,14 @@ class Context:
         return f"<annulus.Context on {self.device}: {self.config!r}>"
 
     def __reduce__(self) -> Any:
-        """Copies, also by pickle, have the config, the device and the threads, and memory of their own."""
-        handle = self._handle
-        own = {
-            "comm": self.comm is not None,
-            "stream": not handle.follows_library,
-            "workspace": handle.workspace is not None,
-        }
-        for name, is_given in own.items():
-            if is_given:
+        """Copies, also by pickle, have the same config, device and number of threads, and memory of their own."""
+        for name in ("comm", "stream", "workspace"):
+            if getattr(self._handle, name) is not None:
                 raise TypeError(
                     f"a Context with {name} given cannot be pickled or copied, for that belongs to this process; pickle "
                     "its config, and make a Context of it where it is to be used"
                 )
-        return _copied, (self.config, self.device, handle.threads)
+        return _copied, (self.config, self.device, self._handle.threads)
 
 
 def _copied(config: Config, device: str, threads: int) -> Context:

@@ -88,7 +88,7 @@ class ContextHandle:
     """A context of the C API with a config, a device and a communicator.
 
     place: the device. lock: held while a thread uses the context. threads: how many CPU threads the caller asked for.
-    follows_library: calls run on the current stream of the library that q comes from, not on a stream of the caller's.
+    stream: the caller's, or None: calls run on the current stream of the library that q comes from.
     workspace: what set_workspace() was given; kept, since an array owns its memory.
     reads_plain_arrays: the extension module may read the arrays itself (_plain.py).
     was_left: an interrupted caller left a call behind, so the context may compute for as long as that call takes.
@@ -119,7 +119,7 @@ class ContextHandle:
         check(_capi.annulus_context_set_config(pointer, config))
         self.threads = integer("threads", threads, 32)
         check(_capi.annulus_context_set_threads(pointer, self.threads))
-        self.follows_library = stream is None
+        self.stream = stream
         self._stream = 0 if stream is None else _stream_address(stream)
         if stream is not None:
             check(_capi.annulus_context_set_stream(pointer, self._stream or None))
@@ -167,10 +167,10 @@ class ContextHandle:
         """Runs `function`, which calls the C API and returns its status. Raises if the status is an error.
 
         A call on CUDA is ordered on the handle's stream, or on the current stream of q's library. `views` keep the
-        call's arrays alive until `function` returns, also if the caller is interrupted before.
+        call's arrays alive until `function` returns, even if the caller is interrupted earlier.
         """
         stream = self._stream
-        if self.follows_library and self.place != CPU:
+        if self.stream is None and self.place != CPU:
             stream = q.library.stream(self.place[1])
 
         def call() -> Error | None:
