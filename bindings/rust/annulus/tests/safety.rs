@@ -184,7 +184,7 @@ fn contexts_work_in_several_threads() {
     let expected = attention(&tensor(&x), &tensor(&x), &tensor(&x), &config).unwrap().out;
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            // Made here, used there.
+            // The context is made here and used in another thread.
             let mut context = Context::cpu(&config).unwrap();
             let (x, expected) = (&x, &expected);
             scope.spawn(move || {
@@ -318,7 +318,7 @@ fn contexts_share_a_communicator() {
             scope.spawn(move || work(comm));
         }
     });
-    assert_eq!(comm.size().unwrap(), 1); // it outlives the contexts
+    assert_eq!(comm.size().unwrap(), 1); // it lives longer than the contexts
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn a_rank_that_waits_can_be_freed() {
         assert_eq!(waiting.join().unwrap().unwrap_err().status(), Status::COMM);
         assert_eq!(other.failure().unwrap().status(), Status::COMM);
     });
-    abort.abort().unwrap(); // its communicator is gone
+    abort.abort().unwrap(); // its communicator was dropped
     assert_eq!(abort.failure(), None);
     let options = CommOptions::default().creation_timeout(Duration::from_secs(1));
     assert_eq!(Comm::nccl_devices(&[], options).unwrap_err().status(), Status::ARGUMENT);
@@ -359,7 +359,7 @@ fn a_context_gives_its_communicator_back() {
     context.set_comm(comms.pop()).unwrap();
     assert!(context.comm().is_some());
     assert!(context.set_comm(None).unwrap().is_some());
-    assert!(context.set_shards(Some(Shards::new(&[64]))).is_err()); // no ranks any more
+    assert!(context.set_shards(Some(Shards::new(&[64]))).is_err()); // it has no communicator any more
 }
 
 #[test]
