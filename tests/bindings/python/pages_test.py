@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of README.md and doc/python.md, as a reader runs them: after README.md's first, each by itself. Those of
-slide encoders are in torch_replace_test.py."""
+"""Runs the examples of README.md and doc/python.md as a reader does: each by itself, after README.md's first example.
+torch_replace_test.py runs the examples with slide encoders."""
 
 import contextlib
 import importlib.util
@@ -22,7 +22,7 @@ def examples(page):
 
 
 def run(example, names):
-    """The names there are afterwards, and what it printed."""
+    """Runs an example. Returns the names that it defines, and its output."""
     names, printed = dict(names), io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(example, names)
@@ -42,7 +42,7 @@ class PagesTest(unittest.TestCase):
         self.assertLess(abs(of_q - of_k), 1e-5 * scale)
 
     def run_all(self, module):
-        """The examples that import this module of annulus's, or none of them."""
+        """Returns the examples that import this module of annulus, or those that import none."""
         pattern = r"^from annulus\.(\w+) import"
         mine = [each for each in examples("doc/python.md") if [module] == (re.findall(pattern, each, re.M) or [None])]
         self.assertTrue(mine)

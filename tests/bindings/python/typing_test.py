@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's types, as mypy reads them: right programs pass, and each mistake of a wrong one is found."""
+"""The package's types in mypy: a right program passes, and mypy finds every mistake of a wrong one."""
 
 import os
 import pathlib
@@ -75,7 +75,7 @@ annulus.device_count("rocm")
 
 
 def mypy(text):
-    """The lines, counted from 1, in which mypy finds errors."""
+    """Returns the lines, counted from 1, in which mypy finds errors, and its output."""
     with tempfile.TemporaryDirectory() as directory:
         file = pathlib.Path(directory, "program.py")
         file.write_text(text, encoding="utf-8")
