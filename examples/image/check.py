@@ -17,7 +17,7 @@ ROWS, COLUMNS, DILATION = 30, 32, 16
 
 
 def made_up_picture():
-    """Waves of random directions and colours, and a sharp edge."""
+    """Makes a picture of waves of random directions and colours, with a sharp edge."""
     numbers = np.random.default_rng(3)
     y, x = np.indices((ROWS * image.TILE, COLUMNS * image.TILE)) / image.TILE
     picture = np.full((*x.shape, 3), 0.5)
