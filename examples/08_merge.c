@@ -96,9 +96,9 @@ int main(void) {
     const annulus_tensor queries = rows(q), merged_out = rows(out), merged_lse = numbers(lse), d_merged = rows(d_out);
     for (int i = 0; i < SETS; ++i) {
         const annulus_tensor keys = rows(k[i]), values = rows(v[i]);
-        const annulus_tensor of_q = rows(d_q[i]), of_k = rows(d_k[i]), of_v = rows(d_v[i]);
-        check(annulus_backward(contexts[i], &queries, &keys, &values, &merged_out, &merged_lse, &d_merged, NULL, &of_q,
-                               &of_k, &of_v, NULL));
+        const annulus_tensor part_d_q = rows(d_q[i]), part_d_k = rows(d_k[i]), part_d_v = rows(d_v[i]);
+        check(annulus_backward(contexts[i], &queries, &keys, &values, &merged_out, &merged_lse, &d_merged, NULL,
+                               &part_d_q, &part_d_k, &part_d_v, NULL));
     }
     for (int i = 0; i < COUNT; ++i)
         d_q[0][i] += d_q[1][i];

@@ -137,8 +137,8 @@ def draw(picture, results, dilation, path):
     most = np.percentile(np.concatenate([mass[mass > 0] for mass in masses]), 99)
     for axis, order, mass in zip(axes[1:], ORDERS, masses):
         image = axis.imshow(mass, vmin=0, vmax=most, interpolation="nearest")
-        place_share, of_both, _ = results[dilation, order]
-        axis.set_title(f"one tile in {dilation}, {order}: explains {place_share:.3f}, {of_both:.3f}", fontsize=10)
+        place_share, best_share, _ = results[dilation, order]
+        axis.set_title(f"one tile in {dilation}, {order}: explains {place_share:.3f}, {best_share:.3f}", fontsize=10)
     figure.colorbar(image, ax=axes[1:], label="attention mass", extend="max")
     for axis in axes:
         axis.set_axis_off()

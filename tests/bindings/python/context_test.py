@@ -370,12 +370,12 @@ class ContextTest(unittest.TestCase):
         pairs = 3 * 4 * (64 * 16 + 16 * 16)
         row, statistics = 4 * 3 * 64 * 16, 4 * 3 * 64 * 4
         for pass_, flops, rows, lses in (("forward", 4, 12, 1), ("backward", 10, 24, 1), ("mass", 4, 6, 2)):
-            of_pass = context.estimate(64, 4, 16, pass_=pass_, kv_heads=2, batch=3)
-            self.assertEqual((of_pass.pairs, of_pass.flops), (pairs, flops * pairs * 16))
-            self.assertEqual(of_pass.tensor_bytes, rows * row + lses * statistics)
-            self.assertEqual((of_pass.sent_bytes, of_pass.received_bytes, of_pass.exchange), (0, 0, "auto"))
+            costs = context.estimate(64, 4, 16, pass_=pass_, kv_heads=2, batch=3)
+            self.assertEqual((costs.pairs, costs.flops), (pairs, flops * pairs * 16))
+            self.assertEqual(costs.tensor_bytes, rows * row + lses * statistics)
+            self.assertEqual((costs.sent_bytes, costs.received_bytes, costs.exchange), (0, 0, "auto"))
             self.assertEqual(
-                context.workspace_size(64, 4, 16, pass_=pass_, kv_heads=2, batch=3), of_pass.workspace_bytes
+                context.workspace_size(64, 4, 16, pass_=pass_, kv_heads=2, batch=3), costs.workspace_bytes
             )
         self.assertEqual(context.estimate(64, 4, 16, batch=3, branch=1).pairs, 3 * 4 * 16 * 16)
         self.assertEqual(context.estimate(64, 4, 16, dtype="bfloat16", query_start=63).pairs, 4 * 16 + 16)

@@ -116,8 +116,8 @@ def agree_beside_others(directory, rank, comm):
     wanted = []
     for config, context in zip(configs, contexts):
         wanted.append(both_passes(context, *part))
-        of_one = both_passes(annulus.Context(config, f"cuda:{rank}"), *whole)
-        for one, other in zip(wanted[-1], of_one):
+        one_rank = both_passes(annulus.Context(config, f"cuda:{rank}"), *whole)
+        for one, other in zip(wanted[-1], one_rank):
             torch.testing.assert_close(
                 one.float(), mine(other, rank).float(), rtol=0, atol=0.02 * float(other.abs().max())
             )

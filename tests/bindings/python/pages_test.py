@@ -37,9 +37,9 @@ class PagesTest(unittest.TestCase):
 
     def test_the_first_prints_the_same_number_twice(self):
         self.assertIn("# the same", self.first)
-        of_q, of_k = map(float, self.printed.split())
+        q_sum, k_sum = map(float, self.printed.split())
         scale = np.abs(self.names["q"] * self.names["d_q"]).sum()
-        self.assertLess(abs(of_q - of_k), 1e-5 * scale)
+        self.assertLess(abs(q_sum - k_sum), 1e-5 * scale)
 
     def run_all(self, module):
         """Returns the examples that import this module of annulus, or those that import none."""

@@ -35,13 +35,13 @@ def attends(branch, heads, head, n, m, length):
     place = {p: p for p in range(size)}
     if branch.order == "hilbert":
         place = {int(p): i for i, p in enumerate(annulus.hilbert_curve(size, branch.grid_width))}
-    of_query, of_key = place[n - start] % r, place[m - start] % r
+    query_residue, key_residue = place[n - start] % r, place[m - start] % r
     inside = head - first
     phase = {"block": inside // -(-count // r), "interleave": inside % r}.get(branch.phase)
     phase = branch.phase % r if phase is None else phase
     if branch.query == "residue":
-        return of_query == of_key
-    return of_key == phase and (branch.query == "every" or of_query == phase)
+        return query_residue == key_residue
+    return key_residue == phase and (branch.query == "every" or query_residue == phase)
 
 
 def pattern(config, head, branches=None):
