@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
-import math
 import sys
 from typing import Any, Callable, NamedTuple, Sequence, Tuple
 
@@ -39,11 +38,6 @@ _DL_TYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "boo
 def lse_dtype(dtype: str) -> str:
     """Returns the dtype of LSE and mass for rows of `dtype`."""
     return "float64" if dtype == "float64" else "float32"
-
-
-def element_count(shape: Sequence[int]) -> int:
-    """Returns the number of elements of an array."""
-    return math.prod(shape)
 
 
 def exchanged(axes: Sequence[int]) -> Shape:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -157,7 +158,7 @@ class ContextHandle:
                 raise ArgumentError(f"workspace is on {view.device[0]}; the context is on {self.device}")
             if view.strides != _arrays.contiguous(view.shape):
                 raise ArgumentError("workspace is not contiguous")
-            size = _arrays.BYTES[view.dtype] * _arrays.element_count(view.shape)
+            size = _arrays.BYTES[view.dtype] * math.prod(view.shape)
             address = view.address
         with self.lock:
             check(_capi.annulus_context_set_workspace(self.pointer, address, size))
@@ -196,7 +197,7 @@ class ContextHandle:
             return False
         if self.comm is not None:
             return self.comm.kind == "local"
-        return _arrays.element_count(q.shape) >= SHORT_CALL
+        return math.prod(q.shape) >= SHORT_CALL
 
     def _run_interruptibly(self, call: Callable[[], Error | None]) -> BaseException | None:
         """Runs `call` in a thread of its own, and leaves that thread alone if the main thread is interrupted.
