@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The C API for SWIG: the source of all bindings. `swig -python` writes the Python module; `swig -xml` writes the parse
- * tree that emit.py turns into the declarations for Rust and Julia.
+ * The C API for SWIG, from which all bindings are made. `swig -python` writes the Python module. `swig -xml` writes the
+ * parse tree that emit.py turns into the declarations for Rust and Julia.
  */
 %module annulus
 
@@ -11,7 +11,7 @@
 
 %include <stdint.i>
 
-/* What export.h defines is for C compilers. */
+/* The macros of export.h are for C compilers. */
 #define ANNULUS_API
 #define ANNULUS_API_STATUS
 #define ANNULUS_BEGIN_DECLS
@@ -22,7 +22,7 @@
 %include "python/typemaps.i"
 #endif
 
-/* SWIG does not follow #include: each header once, after those it includes. */
+/* SWIG does not follow #include. So each header is here once, after the headers that it includes. */
 %include <annulus/version.h>
 %include <annulus/status.h>
 %include <annulus/tensor.h>

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the declarations of the C API for Rust and Julia, and the C program that tells how its structs are laid out.
+"""Writes the declarations of the C API for Rust and Julia, and a C program that prints the layout of its structs.
 
 usage: emit.py [--check] [--swig PROGRAM]
 
-`swig -xml` of annulus.i tells functions, structs, enums and constants. What it leaves out is read from the headers: the
-comments, and the initial values of structs (ANNULUS_..._INIT). A C type, a field or a declaration that is not known
-here is an error. With --check nothing is written, and the exit status is 1 where a file is not what would be written,
-77 where there is no SWIG.
+The functions, structs, enums and constants come from `swig -xml` of annulus.i. The comments and the initial values of
+structs (ANNULUS_..._INIT) come from the headers. An unknown C type, field or declaration is an error. --check writes
+nothing; the exit status is 1 if a file differs from what would be written, 77 if there is no SWIG.
 """
 
 import argparse
@@ -33,7 +32,7 @@ SKIPPED = 77
 
 
 def stale(path, text):
-    """Whether the file is not `text`; says where."""
+    """Returns whether the file differs from `text`, and prints the differences."""
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     names = str(path), "what emit.py would write"
     sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), *names))
@@ -42,7 +41,7 @@ def stale(path, text):
 
 def main():
     parser = argparse.ArgumentParser(description="Writes the declarations of the C API for Rust and Julia.")
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where a file is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing, fail if a file is stale")
     parser.add_argument("--swig", default="swig", help="the SWIG program")
     arguments = parser.parse_args()
     swig = shutil.which(arguments.swig)

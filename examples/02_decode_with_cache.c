@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoding: one query row at a time against a cache of keys and values that grows, eight query heads sharing two
-   key/value heads. A query window says which position the row has. */
+/* Decoding: one query row at a time against a growing cache of keys and values. Eight query heads share two key/value
+   heads. A query window says which position the row has. */
 #include <annulus/annulus.h>
 #include <math.h>
 #include <stdio.h>
@@ -56,7 +56,7 @@ int main(void) {
         check(annulus_forward(context, &query, &keys, &values, &out, NULL, &options));
     }
 
-    /* The same rows out of one call over the whole sequence. */
+    /* Computes the same rows in one call over the whole sequence. */
     const annulus_tensor query = rows(q, HEADS, 0, TOKENS), out = rows(whole, HEADS, 0, TOKENS);
     const annulus_tensor keys = rows(k, KV_HEADS, 0, TOKENS), values = rows(v, KV_HEADS, 0, TOKENS);
     check(annulus_forward(context, &query, &keys, &values, &out, NULL, NULL));

@@ -30,7 +30,7 @@ static annulus_tensor make_rows(int64_t rows) {
     return make_tensor(4, rows, HEADS, HEAD_DIM);
 }
 
-/* Numbers in [-1, 1) that depend on the place in the whole sequence and not on who holds it. */
+/* Numbers in [-1, 1) that depend on the position in the whole sequence, not on the rank that holds it. */
 static annulus_tensor make_input(int64_t first, int64_t rows, uint64_t seed) {
     annulus_tensor t = make_rows(rows);
     for (int64_t i = 0; i < rows * ROW; ++i) {
@@ -42,7 +42,7 @@ static annulus_tensor make_input(int64_t first, int64_t rows, uint64_t seed) {
     return t;
 }
 
-/* Over the rows of all ranks. */
+/* Sums over the rows of all ranks. */
 static double dot(const annulus_tensor *a, const annulus_tensor *b) {
     double own = 0, sum;
     for (int64_t i = 0; i < a->shape[1] * ROW; ++i)
@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 
-    /* The shards: the first ranks hold one row more where the length does not divide. */
+    /* The shards: the first ranks hold one row more if the number of ranks does not divide the length. */
     int64_t *lengths = malloc((size_t)ranks * sizeof *lengths);
     if (!lengths)
         MPI_Abort(MPI_COMM_WORLD, 1);
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     annulus_context *context;
     check(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));
     check(annulus_context_set_config(context, config));
-    check(annulus_context_set_threads(context, 1)); /* for every rank has the same machine here */
+    check(annulus_context_set_threads(context, 1)); /* here all ranks are on one machine */
 
     /* What several ranks add to a program: a communicator, and shards that are not equally long. */
     const MPI_Comm world = MPI_COMM_WORLD;

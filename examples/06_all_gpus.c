@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROWS = 32768, HEADS = 8, HEAD_DIM = 64, COUNT = ROWS * HEADS * HEAD_DIM }; /* of each GPU */
+enum { ROWS = 32768, HEADS = 8, HEAD_DIM = 64, COUNT = ROWS * HEADS * HEAD_DIM }; /* on each GPU */
 
-/* What a thread is given, and what it finds: its part of the sums that are compared. */
+/* A thread's arguments and results: its part of the sums that are compared. */
 typedef struct share {
     int32_t device;
     annulus_comm *comm;
@@ -20,7 +20,7 @@ typedef struct share {
 static void check(annulus_status status) {
     if (status != ANNULUS_OK) {
         fprintf(stderr, "%s error: %s\n", annulus_status_name(status), annulus_last_error());
-        exit(1); /* a program that goes on would call annulus_comm_abort(), so that the other threads need not wait */
+        exit(1); /* a program that goes on would call annulus_comm_abort(), so that no other thread waits */
     }
 }
 
@@ -42,7 +42,7 @@ static annulus_tensor device_rows(void) {
     return device_tensor(4, 1, ROWS, HEADS, HEAD_DIM);
 }
 
-/* Numbers in [-1, 1), others for each seed. */
+/* Numbers in [-1, 1), different ones for each seed. */
 static annulus_tensor random_rows(unsigned seed, float *buffer) {
     annulus_tensor t = device_rows();
     unsigned x = seed * 2654435761u + 1;
@@ -85,7 +85,7 @@ static void *compute(void *argument) {
     check(annulus_context_create(&context, ANNULUS_DEVICE_CUDA, own->device));
     check(annulus_context_set_stream(context, stream));
     check(annulus_context_set_config(context, config));
-    check(annulus_context_set_comm(context, own->comm)); /* all shards are equally long: nothing else is to be said */
+    check(annulus_context_set_comm(context, own->comm)); /* the ranks tell one another their shards */
 
     check(annulus_forward(context, &q, &k, &v, &out, &lse, NULL));
     check(annulus_backward(context, &q, &k, &v, &out, &lse, &d_out, NULL, &d_q, &d_k, &d_v, NULL));
@@ -132,7 +132,7 @@ int main(void) {
     }
 
     /* Over the whole sequence, the gradients of any attention obey sum(q * dq) = sum(k * dk), and, as O is linear in V,
-       sum(v * dv) = sum(out * dout). No GPU's part does so by itself. */
+       sum(v * dv) = sum(out * dout). The part of one GPU does not. */
     printf("%d GPUs, %lld tokens\n", (int)gpus, (long long)gpus * ROWS);
     printf("sum(q * dq) = %.3f, sum(k * dk) = %.3f\n", all.by_q, all.by_k);
     printf("sum(v * dv) = %.3f, sum(out * dout) = %.3f\n", all.by_v, all.by_out);

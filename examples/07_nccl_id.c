@@ -48,7 +48,7 @@ static annulus_tensor device_rows(void) {
     return device_tensor(4, 1, ROWS, HEADS, HEAD_DIM);
 }
 
-/* Numbers in [-1, 1), others for each seed. */
+/* Numbers in [-1, 1), different ones for each seed. */
 static annulus_tensor random_rows(unsigned seed, float *buffer) {
     annulus_tensor t = device_rows();
     unsigned x = seed * 2654435761u + 1;
@@ -69,7 +69,7 @@ static double dot(const annulus_tensor *a, const annulus_tensor *b, float *buffe
     return sum;
 }
 
-/* Forward and backward on the rank's part of the sequence; its part of the sums that are compared. */
+/* Computes forward and backward on the rank's part of the sequence, and its part of the sums that are compared. */
 static sums compute(const annulus_nccl_id *id, int32_t rank) {
     check_cuda(cudaSetDevice(rank));
     float *buffers[2] = {malloc(COUNT * sizeof(float)), malloc(COUNT * sizeof(float))};
@@ -88,7 +88,7 @@ static sums compute(const annulus_nccl_id *id, int32_t rank) {
     check(annulus_context_set_config(context, config));
 
     annulus_comm *comm;
-    check(annulus_comm_create_nccl(&comm, id, RANKS, rank, rank, NULL)); /* waits for the other ranks to do so */
+    check(annulus_comm_create_nccl(&comm, id, RANKS, rank, rank, NULL)); /* waits for the same call on all ranks */
     check(annulus_comm_set_timeout(comm, 60));
     check(annulus_context_set_comm(context, comm));
 
@@ -111,7 +111,7 @@ static sums compute(const annulus_nccl_id *id, int32_t rank) {
 /* Reads the id that the parent makes, and writes the sums. */
 static void be_child(int id_pipe, int sums_pipe, int32_t rank) {
     annulus_nccl_id id;
-    if (read(id_pipe, &id, sizeof id) != (ssize_t)sizeof id) /* the parent has none, and has said why */
+    if (read(id_pipe, &id, sizeof id) != (ssize_t)sizeof id) /* the parent has none, and printed why */
         exit(1);
     const sums own = compute(&id, rank);
     check_true(write(sums_pipe, &own, sizeof own) == (ssize_t)sizeof own, "write");

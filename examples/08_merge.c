@@ -45,7 +45,7 @@ static annulus_context *contexts[SETS];
 static double q[COUNT], k[SETS][COUNT], v[SETS][COUNT], d_out[COUNT]; /* inputs */
 static double out[COUNT], lse[HEADS * TOKENS];                        /* merged */
 
-/* Merged O and LSE; returns O . dO. */
+/* Computes the merged O and LSE. Returns O . dO. */
 static double forward(void) {
     static double part_out[SETS][COUNT], part_lse[SETS][HEADS * TOKENS];
     annulus_tensor outs[SETS], lses[SETS];
@@ -63,7 +63,7 @@ static double forward(void) {
     return sum;
 }
 
-/* How O . dO changes with x[i]. */
+/* Returns the derivative of O . dO with respect to x[i]. */
 static double quotient(double *x, int i) {
     const double before = x[i], step = 1e-5;
     x[i] = before + step;
@@ -92,13 +92,13 @@ int main(void) {
     contexts[1] = make_context(0, 3, 0);
     forward();
 
-    /* Each set's backward call is given the merged O and LSE: its d_k and d_v are whole, its d_q is a share. */
+    /* Each set's backward call takes the merged O and LSE. Its d_k and d_v are complete, its d_q is a summand. */
     const annulus_tensor queries = rows(q), merged_out = rows(out), merged_lse = numbers(lse), d_merged = rows(d_out);
     for (int i = 0; i < SETS; ++i) {
         const annulus_tensor keys = rows(k[i]), values = rows(v[i]);
-        const annulus_tensor of_q = rows(d_q[i]), of_k = rows(d_k[i]), of_v = rows(d_v[i]);
-        check(annulus_backward(contexts[i], &queries, &keys, &values, &merged_out, &merged_lse, &d_merged, NULL, &of_q,
-                               &of_k, &of_v, NULL));
+        const annulus_tensor part_d_q = rows(d_q[i]), part_d_k = rows(d_k[i]), part_d_v = rows(d_v[i]);
+        check(annulus_backward(contexts[i], &queries, &keys, &values, &merged_out, &merged_lse, &d_merged, NULL,
+                               &part_d_q, &part_d_k, &part_d_v, NULL));
     }
     for (int i = 0; i < COUNT; ++i)
         d_q[0][i] += d_q[1][i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The attention of Prov-GigaPath's slide encoder over the tiles of a slide; projections are the caller's. */
+/* The attention of Prov-GigaPath's slide encoder over the tiles of a slide; the caller does the projections. */
 #include <annulus/annulus.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ int main(void) {
     for (int i = 0; i < COUNT; ++i) {
         q_data[i] = (float)rand() / (float)RAND_MAX;
         k_data[i] = (float)rand() / (float)RAND_MAX;
-        v_data[i] = 1; /* any weighted mean of ones is one, but for the zeros that segments are padded with */
+        v_data[i] = 1; /* a weighted mean of ones is one, except where zeros pad a segment */
     }
     annulus_tensor q = rows_of(q_data), k = rows_of(k_data), v = rows_of(v_data), out = rows_of(out_data);
     annulus_tensor lse = {lse_data, ANNULUS_FLOAT32, 3, {1, HEADS, POSITIONS}, {HEADS * POSITIONS, POSITIONS, 1}};

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # sh examples/quickstart.sh [document [bytes]]
-# On Debian 12, Ubuntu 24.04 or newer: installs what is missing, builds annulus, and lets it predict every next byte of
-# a document by attention alone, over growing reach (examples/next_byte/next_byte.py says how). Without a document it
-# reads the first megabyte of the C headers in /usr/include/linux. Everything is written below build/ and examples/out/.
+# On Debian 12, Ubuntu 24.04 or newer: installs missing packages, builds annulus, and predicts every next byte of a
+# document by attention alone, over growing reach (examples/next_byte/next_byte.py says how). Without a document it reads
+# the first megabyte of the C headers in /usr/include/linux. It writes only below build/ and examples/out/.
 set -eu
 document=${1:+$(realpath -- "$1")}
 cd "$(dirname "$0")/.."
@@ -16,9 +16,9 @@ say() {
 }
 
 sh packaging/install.sh build cli example
-# Its job is done by the CPU, so CUDA's kernels, which take many minutes, are left out, and so is what else it does not
-# need. A unity build, of several files at a time, is the quickest; in it files shadow one another's names, which is no
-# reason to warn. What counts for speed is optimized whatever is said here.
+# The job runs on the CPU. So the build leaves out CUDA's kernels, which take many minutes to compile, and all other parts
+# that the job does not need. A unity build, which compiles several files at a time, is the quickest. Warnings are off,
+# since files of a unity build shadow one another's names. Code that decides the speed is optimized in any build type.
 say 'building the library and the program, on two cores a minute and a half; the next time it is there'
 [ -f "$build/build.ninja" ] || meson setup "$build" --buildtype=release -Doptimization=1 -Dunity=on -Dunity_size=25 \
     -Dcpp_args=-w -Dcli=enabled -Dcuda=disabled -Dmpi=disabled -Dpython=disabled -Dtests=disabled >"$build.log" || {
@@ -33,7 +33,7 @@ if [ -z "$document" ]; then
     document=$out/linux_headers.txt
     cat /usr/include/linux/*.h >"$document"
 fi
-# Debian's own Python is the one that sees Debian's numpy.
+# Only Debian's own Python finds Debian's numpy.
 python=/usr/bin/python3
 [ -x "$python" ] || python=python3
 exec "$python" examples/next_byte/next_byte.py "$document" --annulus "$build/src/cli/annulus" --out "$out" \

@@ -8,11 +8,11 @@
  *   LSE[n,h] = log sum over m in A(n,h) of exp(scale * Q[n,h] . K[m,g])                     (natural logarithm)
  *   O[n,h]   =     sum over m in A(n,h) of exp(scale * Q[n,h] . K[m,g] - LSE[n,h]) * V[m,g]
  *
- * Where A(n, h) is empty, O is 0, LSE is -infinity and no gradient flows. Sums, softmax statistics and gradients are
+ * If A(n, h) is empty, O is 0, LSE is -infinity and no gradient flows. Sums, softmax statistics and gradients are
  * accumulated in float32, in float64 for float64 tensors. A NaN or infinity in a row reaches only the rows that attend
  * to it.
  *
- * Where numbers reach the edge of that type (float32; in brackets float64) this holds. A score scale * Q.K is computed
+ * At the edge of that type (float32; in brackets float64) this holds. A score scale * Q.K is computed
  * with the factor last, and is off by no more than 2^-20 [2^-49] of scale * sum over d of |Q_d K_d|; O and LSE are
  * those of scores which are off by so much, up to rounding. Where a score reaches 2^26 [2^50], or a sum over |Q_d K_d|
  * or over V leaves the type's range, results of the row are right, infinite or NaN, but never another finite number; a
@@ -50,10 +50,10 @@ typedef enum annulus_call_flag ANNULUS_ENUM_INT32 {
  * What a call may be given beside its tensors. Set `size` to sizeof(annulus_call_options), best by
  * ANNULUS_CALL_OPTIONS_INIT; NULL in place of the struct is the same as that. The arrays are read during the call only.
  *
- * There is at least one row, but of a rank of several (comm.h). Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows
- * as K, Nq == N, and row j of Q, O, LSE and their gradients is position j. With it, row j is position query_start + j,
- * and query_start + Nq <= N: the query rows are a part of the N key rows (one token decoded against a cache, a long job
- * done in pieces).
+ * There is at least one row; only a rank of several (comm.h) may have none. Without ANNULUS_CALL_QUERY_WINDOW, Q and
+ * K have the same number of rows, Nq == N, and row j of Q, O, LSE and their gradients is position j. With it, row j is
+ * position query_start + j, and query_start + Nq <= N: the query rows are a part of the N key rows (one token decoded
+ * against a cache, a long job done in pieces).
  *
  * Sequences: the N rows are one sequence for each batch entry, unless sequence_count says how many there are, S. Then
  * they are either
@@ -194,7 +194,7 @@ typedef struct annulus_merge_options {
 
 /*
  * Merges what forward calls over different keys gave the same queries into what one call over all of these keys would
- * have given. Of part i, with O_i = outs[i] and LSE_i = lses[i]:
+ * have given. With O_i = outs[i] and LSE_i = lses[i] of part i:
  *
  *   LSE[n,h] = log sum_i exp(LSE_i[n,h])        O[n,h] = sum_i exp(LSE_i[n,h] - LSE[n,h]) * O_i[n,h]
  *
@@ -256,9 +256,10 @@ typedef enum annulus_pass ANNULUS_ENUM_INT32 {
  * query_length is 0 or N.
  *
  * row_alignment says what is known of the call's tensors: every row of them (the D elements of a head) begins at a
- * multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40
- * bytes or more; 0: nothing is known. Workspace is told for all tensors that are so: where ANNULUS_ENGINE_AUTO would
- * compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every engine.
+ * multiple of this number of bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or
+ * of 2^40 bytes or more; 0: nothing is known. Workspace is told for all tensors that are so: where ANNULUS_ENGINE_AUTO
+ * would compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every
+ * engine.
  *
  * gradient_dtype is that of d_q, d_k and d_v: dtype or 0 for the same, or ANNULUS_FLOAT32 where dtype is bfloat16 or
  * float16 and at least one of them is float32. Only backward asks for it.

@@ -69,7 +69,7 @@ typedef enum annulus_key_rule ANNULUS_ENUM_INT32 {
 } annulus_key_rule;
 
 /*
- * Who computes. Results agree up to rounding.
+ * An implementation of attention. Results of all engines agree up to rounding.
  *
  * `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
  * that may depend on the tensors: where `fused` or `mma` supports a problem, a call whose tensors have rows that do not

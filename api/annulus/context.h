@@ -65,7 +65,7 @@ typedef enum annulus_device ANNULUS_ENUM_INT32 {
 ANNULUS_API_STATUS annulus_status annulus_device_count(annulus_device device, int32_t *count);
 
 /*
- * Where a context takes the workspace of a call from, when no workspace is set.
+ * Functions by which a context gets the workspace of a call, if no workspace is set.
  *
  * size: sizeof(annulus_allocator). allocate returns `bytes` of memory on the context's device aligned to `alignment`
  * (a power of two), or NULL. release gives back what allocate returned, with the same `bytes` and `alignment`. `user`

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of emit.py: the API as data, what reads it, and a writer for each language."""
+"""The parts of emit.py: the API as data, its readers, and a writer for each language."""

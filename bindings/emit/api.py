@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the API: the tree that `swig -xml` writes, and beside it the headers."""
+"""Reads the API from the tree that `swig -xml` writes and from the headers."""
 
 import pathlib
 import re
@@ -40,9 +40,9 @@ def read_struct(element, headers):
             raise EmitError(f"{name.upper()}_INIT has {len(initial)} values for {len(fields)} fields")
         for field, value in zip(fields, initial):
             field.initial = value
-    taken = [field.name for field in fields if field.initial == f"({field.name})"]
-    if taken != parameters:
-        raise EmitError(f"{name.upper()}_INIT takes {parameters} and sets {taken} to them")
+    set_from_parameters = [field.name for field in fields if field.initial == f"({field.name})"]
+    if set_from_parameters != parameters:
+        raise EmitError(f"{name.upper()}_INIT takes {parameters} and sets {set_from_parameters} to them")
     return Struct(name, headers.before(rf"^typedef struct {name}\b"), fields, parameters)
 
 
@@ -66,7 +66,7 @@ def read_constant(element, headers):
 
 
 def read_header(include, headers):
-    """The declarations of one header, in its order."""
+    """Reads the declarations of one header, in its order."""
     declarations, structs = [], set()
     for element in include:
         found = attributes(element)
@@ -84,7 +84,7 @@ def read_header(include, headers):
         elif element.tag == "cdecl" and kind == "function":
             declarations.append(read_function(element, headers))
         elif element.tag == "cdecl" and kind == "typedef" and found["type"] in structs:
-            pass  # of the struct or enum that has just been read
+            pass  # the struct or enum was just read
         elif element.tag == "cdecl" and kind == "typedef" and found["type"] == f"struct {found['name']}":
             declarations.append(Opaque(found["name"], headers.before(rf"^typedef struct {found['name']}\b")))
         else:
@@ -93,8 +93,7 @@ def read_header(include, headers):
 
 
 def read_headers(swig, api, interface):
-    """The declarations of each header in api/annulus by its name, in the order of the SWIG interface, which includes
-    them."""
+    """Reads the headers in api/annulus. Returns the declarations of each by its name, in the order of the interface."""
     headers = Headers(api / "annulus")
     with tempfile.TemporaryDirectory() as directory:
         output = pathlib.Path(directory) / "annulus.xml"
@@ -113,5 +112,5 @@ def read_headers(swig, api, interface):
 
 
 def read_api(swig, api, interface):
-    """The declarations of all headers."""
+    """Reads the declarations of all headers."""
     return [each for header in read_headers(swig, api, interface).values() for each in header]

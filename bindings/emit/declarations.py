@@ -5,7 +5,7 @@ import dataclasses
 
 
 class EmitError(Exception):
-    """The API has something that this program does not know."""
+    """The API has a declaration that this program does not know."""
 
 
 @dataclasses.dataclass
@@ -17,7 +17,7 @@ class Named:
 @dataclasses.dataclass
 class Function(Named):
     result: str
-    parameters: list  # of (name, type)
+    parameters: list  # pairs (name, type)
 
 
 @dataclasses.dataclass
@@ -29,7 +29,7 @@ class Field(Named):
 @dataclasses.dataclass
 class Struct(Named):
     fields: list
-    parameters: list = dataclasses.field(default_factory=list)  # names of fields that _INIT takes the values of
+    parameters: list = dataclasses.field(default_factory=list)  # the fields whose values _INIT takes
 
 
 @dataclasses.dataclass
@@ -44,4 +44,4 @@ class Constant(Named):
 
 @dataclasses.dataclass
 class Enum(Named):
-    items: list  # of Constant
+    items: list  # Constants

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SWIG leaves out of the headers: the comments, and the initial values of structs."""
+"""Reads what SWIG leaves out of the headers: the comments and the initial values of structs."""
 
 import re
 
@@ -7,7 +7,7 @@ from .declarations import EmitError
 
 
 class Headers:
-    """The text of the public headers, searched for what SWIG's tree leaves out."""
+    """The text of the public headers."""
 
     def __init__(self, directory):
         paths = [path for path in sorted(directory.glob("*.h")) if path.name != "annulus.h"]
@@ -23,20 +23,19 @@ class Headers:
         return found[0]
 
     def before(self, pattern):
-        """The comment that ends on the line before the declaration, or ''."""
+        """Returns the comment that ends on the line before the declaration, or ''."""
         above = self.text[: self._only(pattern).start()]
         if not above.endswith("*/\n"):
             return ""
         return plain_comment(above[above.rindex("/*") :])
 
     def inside(self, opening):
-        """The text between the braces of a struct or an enum."""
+        """Returns the text between the braces of a struct or an enum."""
         start = self._only(opening + r"\s*\{").end()
         return self.text[start : self.text.index("}", start)]
 
     def initial(self, struct):
-        """(parameters, values): what the struct's INIT macro takes and what it sets the fields to, as C's words; or None
-        where there is no macro."""
+        """Returns the parameters of the struct's INIT macro and the fields' values, as C text; None without a macro."""
         macro = re.escape(struct.upper() + "_INIT")
         if not re.search(rf"^#define {macro}\b", self.text, re.MULTILINE):
             return None
@@ -47,17 +46,17 @@ class Headers:
 
 
 def plain_comment(text):
-    """A C comment's words without the stars."""
+    """Returns the text of a C comment without the stars."""
     lines = [re.sub(r"^\s*/?\*+/? ?|\s*\*/$", "", line).rstrip() for line in text.strip().splitlines()]
     return "\n".join(lines).strip("\n")
 
 
 def opening_comment(text):
-    """What a header says of itself, in the comment behind its license."""
+    """Returns the text of a header's own comment, the one after its licence."""
     return plain_comment(re.findall(r"/\*.*?\*/", text, re.DOTALL)[1])
 
 
 def trailing(body, pattern):
-    """The comment behind an item on its line, or ''."""
+    """Returns the comment after an item on its line, or ''."""
     found = re.search(pattern + r"[ \t]*(/\*.*?\*/)", body, re.DOTALL)
     return " ".join(plain_comment(found[1]).split()) if found else ""

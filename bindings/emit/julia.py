@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declarations in Julia."""
+"""Writes the declarations in Julia."""
 
 import re
 
@@ -7,7 +7,7 @@ from .declarations import Constant, EmitError, Enum, Function, Opaque, Struct
 from .markdown import markdown
 from .types import named_type, safe, split_array, split_function_pointer
 
-# Names of the types that the API uses.
+# Julia's names of the C types that the API uses.
 SCALARS = {
     "void": "Cvoid",
     "char": "Cchar",
@@ -33,7 +33,7 @@ def julia_type(type_name, declarations):
 
 
 def julia_documented(text, definition):
-    """The definition with its documentation, which @doc joins to what stands behind it."""
+    """Returns a definition with its documentation: @doc documents the expression that follows on its line."""
     if not text:
         return definition
     if '"""' in text:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A C program that tells how the compiler lays the structs out."""
+"""Writes a C program that prints how the compiler lays out the structs."""
 
 from .declarations import Struct
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of comments as Markdown."""
+"""Turns the text of comments into Markdown."""
 
 import re
 
 
 def paragraphs(text):
-    """(is_table, lines) of each paragraph; tables and formulas are those that are indented throughout."""
+    """Yields (is_table, lines) for each paragraph. A paragraph with all lines indented is a table or a formula."""
     for block in re.split(r"\n\s*\n", text):
         lines = block.splitlines()
         if all(line.startswith("  ") for line in lines):
@@ -16,12 +16,12 @@ def paragraphs(text):
 
 
 def escaped(line):
-    """A line of prose with a backslash before what Markdown would take for a link, emphasis, a tag or a quotation."""
+    """Puts a backslash before text that Markdown would take for a link, emphasis, a tag or a quotation."""
     return re.sub(r"([\[\]]|\*(?=\S)|<(?=\w)|^>)", r"\\\1", line)
 
 
 def markdown(text):
-    """A comment's words as lines of Markdown."""
+    """Returns the text of a comment as lines of Markdown."""
     result = []
     for is_table, lines in paragraphs(text):
         result += [""] if result else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C API as reStructuredText for Sphinx, and the words of comments and docstrings."""
+"""Turns the C API, and the text of comments and docstrings, into reStructuredText for Sphinx."""
 
 import re
 
@@ -21,7 +21,7 @@ def indented(lines):
 
 
 def roles_of(declarations):
-    """The role of Sphinx that leads to each name of the API."""
+    """Returns the role of Sphinx that makes a link of a name, for each name of the API."""
     roles = {}
     for each in declarations:
         roles[each.name] = f"c:{ROLES[type(each)]}"
@@ -32,7 +32,7 @@ def roles_of(declarations):
 
 
 def inline(text, roles):
-    """A paragraph: `code` as code, names of the API and of the Python package as links, all else as it stands."""
+    """Marks up a paragraph: `code` as code, names of the API and of the Python package as links; escapes all else."""
 
     def word(found):
         if found["code"]:
@@ -40,14 +40,14 @@ def inline(text, roles):
         if found["python"]:
             return f":py:obj:`{found['python']}`"
         if found["name"] in roles:
-            return f":{roles[found['name']]}:`{found['name']}`\\ "  # which ends it before a bracket, too
+            return f":{roles[found['name']]}:`{found['name']}`\\ "  # ends the role also before a bracket
         return re.sub(r"[\\*|`_]", r"\\\g<0>", found[0])
 
     return WORD.sub(word, text)
 
 
 def items_of(lines):
-    """(names, words) of a paragraph whose lines are `name: words`, more of them indented below; None of any other."""
+    """Returns (names, words) for a paragraph of lines `name: words` with further words indented below, else None."""
     items = []
     for line in lines:
         found = ITEM.fullmatch(line)
@@ -61,7 +61,7 @@ def items_of(lines):
 
 
 def rst(text, roles):
-    """The words of a comment or a docstring as lines; what is indented throughout stays as it is set."""
+    """Returns the text of a comment or a docstring as lines. A paragraph with all lines indented keeps its lines."""
     if not text:
         return []
     result = []
@@ -79,7 +79,7 @@ def rst(text, roles):
 
 
 def declared(type_name, name):
-    """`const char *name` of SWIG's p.q(const).char."""
+    """Returns a C declaration, such as `const char *name` for SWIG's p.q(const).char."""
     callback = split_function_pointer(type_name)
     if callback:
         return declared(callback[1], f"(*{name})({', '.join(declared(each, '').strip() for each in callback[0])})")
@@ -120,8 +120,7 @@ def declaration(each, roles):
 
 
 def reference(directory, headers):
-    """What annulus.h says of all headers of a directory, and a section for each of them; `headers`: what
-    emit.api.read_headers() found."""
+    """Returns the comment of annulus.h, and a section for each header. headers: the result of read_headers()."""
     roles = roles_of([each for header in headers.values() for each in header])
 
     def opening(name):

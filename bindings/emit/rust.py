@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declarations in Rust."""
+"""Writes the declarations in Rust."""
 
 import re
 
@@ -9,7 +9,7 @@ from .types import named_type, safe, split_array, split_function_pointer
 
 LINE_LENGTH = 120
 
-# Names of the types that the API uses.
+# Rust's names of the C types that the API uses.
 SCALARS = {
     "void": "c_void",
     "char": "c_char",
@@ -90,7 +90,7 @@ def rust_function(function, declarations):
 
 
 def rust_opaque(opaque):
-    # No size and no place to stand but behind a pointer; neither Send nor Sync by itself.
+    # It has no size, so it exists only behind a pointer. It is neither Send nor Sync by itself.
     return rust_doc(opaque.doc) + [
         "#[repr(C)]",
         f"pub struct {opaque.name} {{",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C types as SWIG writes them, a pointer as "p.", const as "q(const).", and names that are not free elsewhere."""
+"""Reads C types as SWIG writes them, with "p." for a pointer and "q(const)." for const; renames keywords."""
 
 import re
 
@@ -13,19 +13,19 @@ RESERVED = set(
 
 
 def split_array(type_name):
-    """('int64_t', 4) of SWIG's a(4).int64_t; the length is None where it is no array."""
+    """Returns ('int64_t', 4) for SWIG's a(4).int64_t; the length is None if the type is not an array."""
     found = re.fullmatch(r"a\((\d+)\)\.(.*)", type_name)
     return (found[2], int(found[1])) if found else (type_name, None)
 
 
 def split_function_pointer(type_name):
-    """(parameters, result) of SWIG's p.f(p.void,size_t).p.void; None where it is none."""
+    """Returns (parameters, result) for SWIG's p.f(p.void,size_t).p.void; None for any type but a function pointer."""
     found = re.fullmatch(r"p\.f\((.*)\)\.(.*)", type_name)
     return (found[1].split(","), found[2]) if found else None
 
 
 def named_type(name, declarations, scalars):
-    """What a language calls a C type that is no pointer and no array; `scalars`: its names of those of C."""
+    """Returns a language's name of a C type that is no pointer and no array. scalars: its names of C's scalar types."""
     if name in scalars:
         return scalars[name]
     if any(each.name == name and not isinstance(each, (Function, Constant)) for each in declarations):

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The elements of a sequence. A list itself could change while one of its elements is asked for its number. */
+/* Returns the elements of a sequence as a tuple. A list could change while an element converts itself to a number. */
 static PyObject *elements_of(PyObject *sequence) {
     PyObject *fast = PySequence_Fast(sequence, "a sequence of int is wanted");
     PyObject *elements = fast ? PySequence_Tuple(fast) : NULL;
@@ -12,7 +12,7 @@ static PyObject *elements_of(PyObject *sequence) {
     return elements;
 }
 
-/* Writes element i of a tuple; 0 on failure. */
+/* Writes element i of a tuple as a number of `width` bytes. Returns 1, or 0 on failure. */
 static int read_element(PyObject *elements, Py_ssize_t i, size_t width, void *numbers) {
     PyObject *index = PyNumber_Index(PyTuple_GET_ITEM(elements, i));
     if (!index)
@@ -95,12 +95,13 @@ typedef struct dl_versioned {
     dl_tensor tensor;
 } dl_versioned;
 
-enum { flag_read_only = 1, most_dimensions = 64 /* of any library's arrays */ };
+enum { flag_read_only = 1, most_dimensions = 64 /* no library has more */ };
 
 static const char plain_name[] = "dltensor", versioned_name[] = "dltensor_versioned";
 static const char owner_name[] = "annulus.dltensor", versioned_owner_name[] = "annulus.dltensor_versioned";
 
-/* A deleter may run Python, whatever exception is on its way when the last reference goes. */
+/* Destroys the tensor when the last reference to its owner goes. The deleter may run Python, so a pending exception is
+   saved. */
 static void release_plain(PyObject *owner) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -119,7 +120,7 @@ static void release_versioned(PyObject *owner) {
     PyErr_Restore(type, value, traceback);
 }
 
-/* `count` numbers as a tuple. */
+/* Makes a tuple of `count` numbers. */
 static PyObject *tuple_of(const int64_t *numbers, int32_t count) {
     PyObject *tuple = PyTuple_New(count);
     for (int32_t i = 0; tuple && i < count; ++i) {
@@ -132,7 +133,7 @@ static PyObject *tuple_of(const int64_t *numbers, int32_t count) {
     return tuple;
 }
 
-/* The tuple that annulus_read_dlpack() returns. Takes the reference `owner`. */
+/* Makes the tuple that annulus_read_dlpack() returns. Takes over the reference `owner`. */
 static PyObject *describe(const dl_tensor *tensor, int read_only, PyObject *owner) {
     if (tensor->ndim < 0 || tensor->ndim > most_dimensions || (tensor->ndim > 0 && !tensor->shape)) {
         PyErr_Format(PyExc_BufferError, "a DLPack tensor of %d dimensions%s; it must have from 0 to %d, and a shape",
@@ -190,7 +191,7 @@ PyObject *annulus_read_dlpack(PyObject *capsule) {
     return NULL;
 }
 
-/* The dtype of a buffer's elements; 0 where it is none of the library's. */
+/* Returns the dtype of a buffer's elements, or 0 if the library has none for them. */
 static annulus_dtype dtype_of_format(const char *format) {
     if (!format || format[0] == '\0' || format[1] != '\0')
         return 0;
@@ -206,13 +207,14 @@ static annulus_dtype dtype_of_format(const char *format) {
     }
 }
 
-/* Adds the axis B where it is left out, and gives an array without elements an address: NULL would be refused. */
+/* Adds the axis B if the array lacks it. Gives an array without elements an address, since the library refuses NULL.
+   Returns 0 if the array has another number of dimensions. */
 static int complete(annulus_tensor *tensor, int dimensions, int ndim) {
     if (dimensions == ndim - 1) {
         memmove(tensor->shape + 1, tensor->shape, (size_t)dimensions * sizeof *tensor->shape);
         memmove(tensor->stride + 1, tensor->stride, (size_t)dimensions * sizeof *tensor->stride);
         tensor->shape[0] = 1;
-        tensor->stride[0] = 0; /* of one entry: nobody steps over it */
+        tensor->stride[0] = 0; /* never used: the axis has length 1 */
     } else if (dimensions != ndim) {
         return 0;
     }
@@ -243,7 +245,7 @@ static PyObject *read_buffer(PyObject *array, int ndim, int written, annulus_ten
     return NULL;
 }
 
-static PyObject *torch_types, *torch_dtypes; /* NULL until PyTorch is known */
+static PyObject *torch_types, *torch_dtypes; /* NULL before annulus_know_torch() */
 static PyObject *name_is_cpu, *name_dtype, *name_shape, *name_stride, *name_data_ptr;
 
 PyObject *annulus_know_torch(PyObject *types, PyObject *dtypes) {
@@ -263,7 +265,7 @@ PyObject *annulus_know_torch(PyObject *types, PyObject *dtypes) {
     Py_RETURN_NONE;
 }
 
-/* Whether an object's type is one of PyTorch's own: a class derived from it may lie elsewhere than it says. */
+/* Returns whether an object's type is one of PyTorch's own. A derived class may not have its elements in memory. */
 static int is_torch(PyObject *array) {
     for (Py_ssize_t i = 0; torch_types && i < PyTuple_GET_SIZE(torch_types); ++i)
         if ((PyObject *)Py_TYPE(array) == PyTuple_GET_ITEM(torch_types, i))
@@ -271,7 +273,7 @@ static int is_torch(PyObject *array) {
     return 0;
 }
 
-/* Reads a tuple of at most `ndim` numbers. Takes the reference. Returns how many, -1 on failure. */
+/* Reads a tuple of at most `ndim` numbers. Takes over the reference. Returns how many were read, or -1. */
 static int read_tuple(PyObject *tuple, int ndim, int64_t *numbers) {
     int count = tuple && PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) <= ndim ? (int)PyTuple_GET_SIZE(tuple) : -1;
     for (int i = 0; i < count; ++i) {
@@ -285,7 +287,7 @@ static int read_tuple(PyObject *tuple, int ndim, int64_t *numbers) {
 
 static PyObject *read_torch(PyObject *array, int ndim, annulus_tensor *tensor) {
     PyObject *is_cpu = PyObject_GetAttr(array, name_is_cpu);
-    Py_XDECREF(is_cpu); /* True and False stay */
+    Py_XDECREF(is_cpu); /* True and False are never destroyed */
     if (is_cpu != Py_True)
         return NULL;
     PyObject *dtype = PyObject_GetAttr(array, name_dtype);

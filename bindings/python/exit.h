@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Python may exit while a thread that nobody waits for is in a call: after Ctrl-C, or a daemon thread. What exit() runs
- * last, destructors of libraries, would then pull what it works with away from under the call. So the process ends
- * without them.
+ * Python may exit while a thread that nobody waits for is in a call: after Ctrl-C, or a daemon thread. The last step of
+ * exit(), the libraries' destructors, would then destroy what the call works with. So the process ends without them.
  */
 #ifndef ANNULUS_PYTHON_EXIT_H
 #define ANNULUS_PYTHON_EXIT_H
 
-/* Makes exit() look whether a call is under way. Once, when the module is loaded, so after the libraries it needs. */
+/* Makes exit() end the process at once if a call is running. Called once, when the module and its libraries are loaded.
+ */
 void annulus_watch_exit(void);
 
-/* Around every call that computes, and once more when a caller leaves one to its thread. Any thread. */
+/* Count the calls that compute. A caller that leaves a call to its thread counts it a second time, without an end. Any
+   thread. */
 void annulus_call_begins(void);
 void annulus_call_ends(void);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the C API's arguments look from Python, in the module annulus._capi: a function returns its status, and behind it
- * what it writes. Handles are opaque objects, arrays of integers any sequence of int or None, pointers to nobody knows
- * what an int (an address) or None. Nothing here raises for a status; annulus/_errors.py does.
+ * The C API's arguments in Python, in the module annulus._capi. A function returns its status, followed by the values
+ * that it writes. Handles are opaque objects. Arrays of integers are any sequence of int or None. Untyped pointers are
+ * an int (an address) or None. Nothing here raises for a status; annulus/_errors.py does.
  */
 %include <typemaps.i>
 
@@ -39,7 +39,7 @@ MADE_HANDLE(annulus_config, copy)
 MADE_HANDLE(annulus_context, context)
 MADE_HANDLE(annulus_comm, comm)
 
-/* The ends of a communicator: a list, empty on failure. */
+/* The ends of a communicator are a list, which is empty on failure. */
 %typemap(in) (annulus_comm **comms, int32_t ranks) {
     const long ranks = PyLong_AsLong($input);
     if (ranks == -1 && PyErr_Occurred())
@@ -91,7 +91,7 @@ WRITTEN_ENUM(annulus_status, status)
     }
 }
 
-/* A handle's own value, of which the function takes the address. */
+/* The value of an ncclComm_t; the function takes its address. */
 %typemap(in) const void *nccl_comm (void *handle) {
     handle = PyLong_AsVoidPtr($input);
     if (PyErr_Occurred())
@@ -99,7 +99,7 @@ WRITTEN_ENUM(annulus_status, status)
     $1 = &handle;
 }
 
-/* Arrays of integers that a function reads; how many is the next argument's to say, as in C. */
+/* Arrays of integers that a function reads. The next argument says how many, as in C. */
 %typemap(in) const int64_t * {
     void *numbers = NULL;
     if (!annulus_read_integers($input, sizeof(int64_t), &numbers))
@@ -131,7 +131,7 @@ WRITTEN_ENUM(annulus_status, status)
 }
 %typemap(argout) const annulus_nccl_id *id "";
 
-/* Structs that begin with `size` are made as their INIT macros say. */
+/* A new struct that begins with `size` has the values of its INIT macro. */
 %define SIZED(TYPE, INIT)
 %ignore TYPE::size;
 %extend TYPE {
@@ -152,7 +152,7 @@ SIZED(annulus_problem, ANNULUS_PROBLEM_INIT)
 SIZED(annulus_estimate, ANNULUS_ESTIMATE_INIT)
 SIZED(annulus_traffic, ANNULUS_TRAFFIC_INIT)
 
-/* Its arrays are its own. */
+/* annulus_call_options owns its arrays. */
 %typemap(freearg) const int64_t *sequence_starts, const int64_t *sequence_lengths ""
 %typemap(memberin) const int64_t *sequence_starts, const int64_t *sequence_lengths {
     free((void *)$1);
@@ -175,7 +175,7 @@ SIZED(annulus_traffic, ANNULUS_TRAFFIC_INIT)
     }
 }
 
-/* annulus_shards(ranks, count, lengths, owners): it has copies of the arrays, which may be None. */
+/* annulus_shards(ranks, count, lengths, owners) copies the arrays, which may be None. */
 %{
 static void *annulus_copied(const void *numbers, size_t bytes) {
     void *copy = numbers ? malloc(bytes + 1) : NULL;
@@ -207,7 +207,7 @@ static void *annulus_copied(const void *numbers, size_t bytes) {
     }
 }
 
-/* annulus_tensor(address, dtype, shape, strides): sequences of at most 4. */
+/* annulus_tensor(address, dtype, shape, strides) takes sequences of at most 4 numbers. */
 %typemap(in) (int32_t ndim, const int64_t *shape) (int64_t numbers[4]) {
     const int count = annulus_read_sizes($input, numbers);
     if (count < 0)
@@ -239,7 +239,7 @@ static void *annulus_copied(const void *numbers, size_t bytes) {
     }
 }
 
-/* Arrays of tensors that a function reads: a sequence; how many is another argument's to say, as in C. */
+/* Arrays of tensors that a function reads are a sequence. Another argument says how many, as in C. */
 %typemap(in) const annulus_tensor *outs, const annulus_tensor *lses {
     PyObject *elements = PySequence_Tuple($input);
     if (!elements)
@@ -264,13 +264,13 @@ static void *annulus_copied(const void *numbers, size_t bytes) {
 }
 %typemap(freearg) const annulus_tensor *outs, const annulus_tensor *lses "free((void *)$1);"
 
-/* An allocator is called by the library in the middle of a call: not from Python. */
+/* The library calls an allocator during a call, without the GIL. So an allocator cannot be written in Python. */
 %ignore annulus_allocator;
 %ignore annulus_context_set_allocator;
 
 /*
- * annulus_forward() and annulus_backward() on plain arrays, which are read here: a BufferError, before anything is
- * computed, where one is not plain. Rows are [B, N, heads, D], statistics [B, heads, N]; B may be left out.
+ * annulus_forward() and annulus_backward() on plain arrays, which the typemaps read. They raise a BufferError, before
+ * anything is computed, if an array is not plain. Rows are [B, N, heads, D], statistics [B, heads, N]; B may be missing.
  */
 %define PLAIN_ARRAY(NAME, NDIM, WRITTEN)
 %typemap(in) const annulus_tensor *NAME (annulus_tensor read, PyObject *held = NULL) {

@@ -17,7 +17,7 @@ ROWS, COLUMNS, DILATION = 30, 32, 16
 
 
 def made_up_picture():
-    """Waves of random directions and colours, and a sharp edge."""
+    """Makes a picture of waves of random directions and colours, with a sharp edge."""
     numbers = np.random.default_rng(3)
     y, x = np.indices((ROWS * image.TILE, COLUMNS * image.TILE)) / image.TILE
     picture = np.full((*x.shape, 3), 0.5)
@@ -37,8 +37,8 @@ def main():
         for mass in (results[DILATION, order][2] for order in image.ORDERS):
             assert abs(mass.sum() - ROWS * COLUMNS) < 0.01, "each query gives 1"
             assert (mass > 0).sum() <= ROWS * COLUMNS // DILATION, "only keys are looked at"
-        of_rows = results[DILATION, "rows"][2]
-        assert (of_rows[:, np.arange(COLUMNS) % DILATION != 0] == 0).all(), "the rows keep whole columns"
+        row_masses = results[DILATION, "rows"][2]
+        assert (row_masses[:, np.arange(COLUMNS) % DILATION != 0] == 0).all(), "the rows keep whole columns"
         assert results[DILATION, "hilbert"][0] > results[DILATION, "rows"][0], "spread keys lie nearer"
 
         left, right = image.halves_of(picture)

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completes the tiles of a picture by attention alone, with no training, from one tile in r: once from every r-th tile
-of the picture's rows, once from every r-th along the Hilbert curve of its grid, at equal FLOPs.
+"""Completes the tiles of a picture by attention alone, with no training, from one tile in r. The tiles are every r-th
+tile in the order of the rows, or every r-th along the Hilbert curve of the picture's grid, at equal FLOPs.
 
-Each tile is a key, and every tile a query. A query knows where it lies and what its left half looks like; a key the
-same of its own tile, and its value is the right half. The score falls with the distance on the picture and with the
-difference of the left halves:
+Each tile is a key, and every tile a query. A query knows its place and its left half. A key knows the same of its own
+tile, and its value is the right half. The score falls with the distance on the picture and with the difference of the
+left halves:
 
     score(n, m) = - |place(n) - place(m)|^2 / (2 reach^2) - |left(n) - left(m)|^2 / (2 likeness^2)
 
-so that the output is the mean of the right halves of tiles that lie near and look alike: a guess at the query's own. A
-branch of dilation r keeps every r-th tile as a key, the same for all queries. Tiles that are keys would find
-themselves, and are not counted. Heads have the reaches and likenesses of REACHES and LIKENESSES, and each order is
-judged by its best head: what it explains of the variance of the hidden halves; and by the best of those heads that know
-places alone.
+So the output is the mean of the right halves of tiles that are near and look alike: a guess at the query's right half.
+A branch of dilation r has every r-th tile as a key, the same for all queries. Tiles that are keys would find
+themselves, and are not counted. Heads have the reaches and likenesses of REACHES and LIKENESSES. An order is judged by
+the share of the variance of the hidden halves that its best head explains, and by the best head that knows places
+alone.
 
-What it showed on four photographs, with r = 4, 16 and 64: by place alone the Hilbert order explained more in eleven of
-the twelve cases, from next to nothing where r does not divide the number of columns, so that the tiles that the rows
-keep are spread over the picture anyway, up to 0.21 (0.82 instead of 0.61) where the rows keep a few whole columns. With
-looks, tiles that look alike are found wherever they lie, and the orders differ by 0.016 at most, either way. It says
-nothing about trained models.
+Results on four photographs, with r = 4, 16 and 64: by place alone the Hilbert order explained more in eleven of the
+twelve cases. The gain is almost nothing if r does not divide the number of columns, since then the keys of the rows are
+spread over the picture anyway. It is up to 0.21 (0.82 instead of 0.61) if the keys of the rows are a few whole columns.
+With looks, tiles that look alike are found at any distance, and the orders differ by 0.016 at most, in either
+direction. This says nothing about trained models.
 
-`annulus attend` computes the attention, and `annulus map` which tiles were looked at, how much.
+`annulus attend` computes the attention, and `annulus map` how much each tile is attended to.
 """
 import argparse
 import pathlib
@@ -30,16 +30,16 @@ import sys
 import numpy as np
 
 TILE = 16  # pixels
-SIDE = 4  # of a tile's thumbnail: a half has SIDE x SIDE / 2 points
-HALF = SIDE * SIDE // 2 * 3  # numbers
+SIDE = 4  # points on a side of a tile's thumbnail; a half has SIDE x SIDE / 2 points
+HALF = SIDE * SIDE // 2 * 3  # numbers in a half
 DIM = 32  # head dimension, for HALF + 3 numbers
 REACHES = (0.5, 1.0, 2.0, 4.0)  # in units of sqrt(r) tiles, the distance of keys that are spread evenly
-LIKENESSES = (0.5, 1.0, 2.0, np.inf)  # in standard deviations of a number; without end: left halves do not count
+LIKENESSES = (0.5, 1.0, 2.0, np.inf)  # in standard deviations of a number; infinite: left halves do not count
 ORDERS = {"rows": "order=linear", "hilbert": "order=hilbert"}
 
 
 def halves_of(picture):
-    """The left and the right halves of a picture's tiles, [rows, columns, HALF] each, in units of one deviation."""
+    """Returns the left and right halves of a picture's tiles, [rows, columns, HALF] each, in standard deviations."""
     rows, columns = picture.shape[0] // TILE, picture.shape[1] // TILE
     points = TILE // SIDE
     thumbnails = picture[: rows * TILE, : columns * TILE].reshape(rows, SIDE, points, columns, SIDE, points, 3)
@@ -54,8 +54,8 @@ def heads_of(dilation):
 
 
 def write_arrays(left, right, dilation, directory):
-    """Writes q.npy, k.npy and v.npy, [tiles, heads, DIM] in float32. A head's q . k is the score but for what is the
-    same for all keys of a query."""
+    """Writes q.npy, k.npy and v.npy, [tiles, heads, DIM] in float32. A head's q . k is the score up to a constant for
+    each query."""
     rows, columns, _ = left.shape
     y, x = np.indices((rows, columns))
     places = np.stack([x - columns / 2, y - rows / 2], -1).reshape(-1, 2)
@@ -83,7 +83,7 @@ def run_program(program, command, order, dilation, columns, directory, out, more
 
 
 def keys_of(order, dilation, rows, columns, program, directory):
-    """Which tiles are keys: those that get any mass where all scores are equal."""
+    """Returns which tiles are keys: with equal scores they are the tiles with a mass above 0."""
     zeros = np.zeros((rows * columns, 1, 8), np.float32)
     for name in ("q", "k"):
         np.save(directory / f"{name}.npy", zeros)
@@ -91,7 +91,7 @@ def keys_of(order, dilation, rows, columns, program, directory):
 
 
 def explained(guesses, right, counted):
-    """The share of the variance of the hidden halves that guesses explain, of each head."""
+    """Returns for each head the share of the variance of the hidden halves that its guesses explain."""
     wanted = right.reshape(-1, HALF)[counted]
     errors = ((guesses[counted][..., :HALF] - wanted[:, None]) ** 2).mean((0, 2))
     return 1 - errors / ((wanted - wanted.mean(0)) ** 2).mean()
@@ -115,10 +115,10 @@ def run(picture, dilations, program, directory):
             guesses = run_program(program, "attend", *arguments, "out.npy", ("--v", directory / "v.npy"))
             masses = run_program(program, "map", *arguments, "mass.npy")
             heads, shares = heads_of(dilation), explained(guesses, right, counted)
-            of_places = max(share for (_, likeness), share in zip(heads, shares) if likeness == np.inf)
+            place_share = max(share for (_, likeness), share in zip(heads, shares) if likeness == np.inf)
             best = int(np.argmax(shares))
-            results[dilation, order] = float(of_places), float(shares[best]), masses[best].reshape(rows, columns)
-            print(f"{dilation:>11} {order:<8} {len(counted) * int(keys[order].sum()):>12,} {of_places:>9.3f} "
+            results[dilation, order] = float(place_share), float(shares[best]), masses[best].reshape(rows, columns)
+            print(f"{dilation:>11} {order:<8} {len(counted) * int(keys[order].sum()):>12,} {place_share:>9.3f} "
                   f"{shares[best]:>19.3f} {heads[best][0]:>6.1f} {heads[best][1]:>9.1f}", flush=True)
     for name in ("q", "k", "v", "out", "mass"):
         (directory / f"{name}.npy").unlink()
@@ -126,7 +126,7 @@ def run(picture, dilations, program, directory):
 
 
 def draw(picture, results, dilation, path):
-    """The picture and, beside it, the masses of both orders."""
+    """Draws the picture and, beside it, the masses of both orders."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 3.4), layout="constrained")
@@ -137,8 +137,8 @@ def draw(picture, results, dilation, path):
     most = np.percentile(np.concatenate([mass[mass > 0] for mass in masses]), 99)
     for axis, order, mass in zip(axes[1:], ORDERS, masses):
         image = axis.imshow(mass, vmin=0, vmax=most, interpolation="nearest")
-        of_places, of_both, _ = results[dilation, order]
-        axis.set_title(f"one tile in {dilation}, {order}: explains {of_places:.3f}, {of_both:.3f}", fontsize=10)
+        place_share, best_share, _ = results[dilation, order]
+        axis.set_title(f"one tile in {dilation}, {order}: explains {place_share:.3f}, {best_share:.3f}", fontsize=10)
     figure.colorbar(image, ax=axes[1:], label="attention mass", extend="max")
     for axis in axes:
         axis.set_axis_off()

@@ -15,7 +15,7 @@ import next_byte
 
 
 def expected_row(q, k, v, n, branches):
-    """The output row of query n, from the definition: one softmax over the union of the branches' keys."""
+    """Computes the output row of query n by the definition: one softmax over the union of the branches' keys."""
     keys = []
     for branch in branches:
         length, dilation = (int(number) for number in branch.split(",")[0].split(":"))

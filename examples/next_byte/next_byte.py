@@ -2,9 +2,9 @@
 """Predicts every next byte of a document by attention alone, with no training, for growing reach.
 
 The query at position n is an embedding of the bytes that end at n. Key m is the embedding of the bytes that end at
-m - 1, and value m says which byte stood at m. So where the text before n looks like the text before m, the query
-attends to what followed there, and the output row is a distribution over the byte at n + 1. With the causal mask
-(m <= n) no query sees what it predicts.
+m - 1, and value m is the byte at m. So if the text up to n is like the text up to m - 1, the query attends to the byte
+that followed there. The output row is a distribution over the byte at n + 1. With the causal mask (m <= n) no query
+attends to the byte that it predicts.
 
 An embedding adds up one random sign vector for each context length, the last byte alone, the last two, and so on.
 Vectors of different contexts are nearly orthogonal, so Q.K is about the sum of CONTEXT_WEIGHTS over the context
@@ -29,14 +29,14 @@ OTHER = SYMBOLS - 1
 CONTEXT_WEIGHTS = (4.5, 2.5, 1.5, 1.0, 1.0, 1.0)  # in nats, for the last 1, 2, ... bytes; tried on C headers
 FLOOR = 0.02  # the share of the prediction that is spread evenly over all symbols
 
-# Growing reach in two ways, with as many keys a query: one more, longer and sparser branch each time; or one segment,
-# longer each time. In the sparse branches every query attends to the keys of its own residue.
+# Growing reach in two ways, with the same number of keys for a query: one more, longer and sparser branch each time; or
+# one segment, longer each time. In the sparse branches every query attends to the keys of its own residue.
 FAR = [["2048:1", "16384:8,query=residue", "131072:64,query=residue"][:count] for count in (1, 2, 3)]
 NEAR = [["2048:1"], ["4096:1"], ["6144:1"]]
 
 
 def symbols_of(document):
-    """The document as symbols 0 ... 127, and how many byte values share the last one."""
+    """Returns the document as symbols 0 ... 127, and how many byte values share the last symbol."""
     counts = np.bincount(document, minlength=256)
     commonest = np.argsort(-counts, kind="stable")[:OTHER]
     table = np.full(256, OTHER, np.uint8)
@@ -45,7 +45,7 @@ def symbols_of(document):
 
 
 def context_hashes(document, length, bits):
-    """For each position, a hash of the `length` bytes that end there."""
+    """Returns for each position a hash of the `length` bytes that end there."""
     state = np.zeros(len(document), np.uint64)
     for back in range(length):
         state[back:] += document[: len(document) - back].astype(np.uint64) + np.uint64(1)
@@ -55,7 +55,7 @@ def context_hashes(document, length, bits):
 
 
 def write_arrays(document, symbols, directory):
-    """Writes q.npy, k.npy and v.npy, [N, 1, SYMBOLS] in float16, without holding more than a chunk of them."""
+    """Writes q.npy, k.npy and v.npy, [N, 1, SYMBOLS] in float16, a chunk at a time."""
     count, bits, chunk = len(document), 14, 1 << 14
     hashes, vectors = [], []
     for length, weight in enumerate(CONTEXT_WEIGHTS, start=1):
@@ -71,18 +71,18 @@ def write_arrays(document, symbols, directory):
         rows = slice(first, min(first + chunk, count))
         q[rows, 0] = sum(vector[hash_[rows]] for vector, hash_ in zip(vectors, hashes))
         v[rows, 0] = one_hot[symbols[rows]]
-    k[0] = 0  # nothing stands before the first byte
+    k[0] = 0  # there is no text before the first byte
     k[1:] = q[:-1]
 
 
 def anonymous_memory(pid):
-    """The memory of a process that is not a mapped file, in bytes."""
+    """Returns how many bytes of memory a process uses, without mapped files."""
     try:
         for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024
     except OSError:
-        pass  # it has just ended
+        pass  # the process has just ended
     return 0
 
 
@@ -104,7 +104,7 @@ def attend(program, branches, directory):
 
 
 def bits_per_byte(output, symbols, sharing):
-    """The mean of -log2 of the probability given to each byte that came next."""
+    """Returns the mean of -log2 of the probability of each next byte."""
     following = symbols[1:]
     given = output[np.arange(len(following)), 0, following].astype(np.float64)
     probability = (1 - FLOOR) * given + FLOOR / SYMBOLS
@@ -113,7 +113,7 @@ def bits_per_byte(output, symbols, sharing):
 
 
 def mean_keys(branches, count):
-    """How many keys a query has on average."""
+    """Returns how many keys a query has on average."""
     total = 0
     for branch in branches:
         length, dilation = (int(number) for number in branch.split(",")[0].split(":"))
@@ -131,10 +131,10 @@ def label(branches):
 
 
 def draw(results, compressors, path):
-    """Bits per byte of the far and the near experiments against keys a query, each point with its reach."""
+    """Draws bits per byte against keys a query, for the far and the near experiments, each point with its reach."""
     from matplotlib.figure import Figure
 
-    # Lines that can be read on a light page and on a dark one; the ground is transparent.
+    # Colours that can be read on light and on dark pages; the background is transparent.
     ink, blue, orange = "#767b82", "#2a7fd6", "#cf6a12"
     figure = Figure(figsize=(7, 4.6), layout="constrained")
     axes = figure.subplots()

@@ -19,8 +19,8 @@ annulus_status keep_error(const Error &error) noexcept;
 // Keeps the exception that is being handled, as keep_error() does. Returns its status.
 annulus_status report_exception() noexcept;
 
-// Return what is kept of this thread's last failed call: its message, the bytes of workspace that it needed, the name
-// of the library that failed ("" if none did), and the number that the library's function returned.
+// Return what is kept of this thread's last failed call. The library is the one that failed, "" if none did. The bytes
+// are of the workspace that the call needed. The code is what the library's function returned.
 const char *last_message() noexcept;
 std::uint64_t last_bytes() noexcept;
 const char *last_library() noexcept;

@@ -32,8 +32,8 @@ constexpr bool wants(const CommonSegment *segments, std::int32_t count, std::int
 // Positions in a piece. Wanted rows that have no closed form are searched for one piece at a time.
 constexpr std::int64_t key_piece_length = 8192;
 
-// Gives the same answers as wants() for one segment in the linear order, for the key_piece_length keys first,
-// first + 1, … A key is wanted if the heads use its residue and a query asks for its residue.
+// Gives the same answers as wants() for one segment in the linear order, for a piece of keys: key `first` and the keys
+// after it. A key is wanted if the heads use its residue and a query asks for its residue.
 class WantedKeys {
   public:
     WantedKeys() = default;

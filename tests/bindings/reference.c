@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reference DTYPE FILE: computes one problem through the C API and writes its arrays, for the tests that hold a binding
- * to the same bits. DTYPE: 1 to 4, an annulus_dtype.
+ * reference DTYPE FILE: computes one problem by the C API and writes its arrays, for tests that compare a binding's
+ * results bit for bit. DTYPE: 1 to 4, an annulus_dtype.
  *
  * B = 2, N = 65, H = 4, G = 2, D = 16. Branches: 16:1; 64:4, phases interleaved, heads 1 to 3; 0:3, query rule residue.
  * Causal, scale 0.3. FILE: q, k, v, d_out, d_lse, out, lse, d_q, d_k, d_v one behind the other, row-major; then out
@@ -45,7 +45,7 @@ static size_t bytes_of(const annulus_tensor *t) {
     return bytes;
 }
 
-/* A row-major tensor; an input's numbers come from a generator, an output's are 0. */
+/* A row-major tensor. An input has numbers of a generator, an output has zeros. */
 static annulus_tensor make(annulus_dtype type, int32_t ndim, const int64_t *shape, int is_input) {
     static uint32_t state = 1;
     annulus_tensor t = {0};

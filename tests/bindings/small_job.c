@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The small job that every language's example does (bindings/.../small_job.*): they must print the same lines as this.
+ * The small job that every language's example does (bindings/.../small_job.*). All print the same lines.
  *
  * float32 arrays q, k, v and d_out, each [1, 64, 4, 16], are filled one after the other in row-major order from one
  * generator: state = state * 1664525 + 1013904223 mod 2^32, beginning with state 1; the number is

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every language's example prints what the C program prints. Prints TAP; a language that is missing is skipped.
+"""Every language's example prints the same as the C program. Prints TAP; a missing language is skipped.
 
 usage: small_job_test.py C_PROGRAM LIBRARY BINDINGS TARGET_DIRECTORY JULIA_DEPOT PYTHON_PACKAGES
 
 TARGET_DIRECTORY is cargo's. JULIA_DEPOT is where Julia keeps what it compiled. PYTHON_PACKAGES is the directory of the
-built Python package, empty where there is none.
+built Python package, empty if there is none.
 """
 
 import os
@@ -16,7 +16,7 @@ import sys
 
 
 def commands(library, bindings, target, julia_depot, python_packages):
-    """(language, why it is missing or None, command, environment) of each example."""
+    """Yields (language, why it is missing or None, command, environment) for each example."""
     yield (
         "Python",
         python_missing(python_packages),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the site as `meson compile doc` does, every warning an error, and looks at what was made: each public name of C
-and Python is where readers look names up, with its comment or docstring, and every link inside leads somewhere.
+"""Makes the site as `meson compile doc` does, with warnings as errors, and checks it: the index has each public name of
+C and Python, with its comment or docstring, and every link inside leads somewhere.
 
-usage: made_site.py COMMAND...  (the command that makes it, without the directory to write to)
+usage: made_site.py COMMAND...  (the command that makes the site, without the directory to write to)
 """
 
 import html.parser
@@ -23,7 +23,7 @@ from emit.headers import plain_comment
 
 
 class Page(html.parser.HTMLParser):
-    """The places, the links and the words of a page."""
+    """The anchors, the links and the text of a page."""
 
     def __init__(self, path):
         super().__init__()
@@ -55,14 +55,14 @@ def dead_links(site):
 
 
 def inventory(site):
-    """The names that Sphinx's index of the site has."""
+    """Returns the names in Sphinx's index of the site."""
     data = (site / "objects.inv").read_bytes()
     lines = zlib.decompress(data.split(b"\n", 4)[4]).decode().splitlines()
     return {line.split(" ")[0] for line in lines}
 
 
 def longest_phrase(text):
-    """The longest run of letters and single spaces: what no markup changes."""
+    """Returns the longest run of letters and single spaces, which no markup changes."""
     return max(re.findall(r"[A-Za-z][A-Za-z ]*[A-Za-z]", " ".join(text.split())), key=len)
 
 
@@ -126,7 +126,7 @@ class SiteTest(unittest.TestCase):
         self.assertEqual([name for name in names if name not in found], [])
 
     def test_scripts_and_styles_need_nothing_else(self):
-        """Pages load scripts as such and not as modules, and the site is wherever it was put."""
+        """Pages load scripts, not modules, so that the site works in any place, also without a server."""
         faults = [f"{path.name}: {found}" for pattern, needed in (("*.js", r"^(?:import|export)\b.*"),
                                                                  ("*.css", r"^@import url\((?:/|http).*"))
                   for path in self.site.rglob(pattern)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages keep up with the tree: links and anchors lead somewhere, README.md leads to every page of doc/, examples are
-parts of programs, the tables that list something list all of it, and all that is public has a comment or a docstring."""
+"""The pages agree with the tree. Links and anchors lead somewhere, README.md leads to every page of doc/, examples are
+parts of programs, tables are complete, and every public name has a comment or a docstring."""
 
 import ast
 import pathlib
@@ -25,7 +25,7 @@ def read(path):
 
 
 def without_blocks(text):
-    """A page without its blocks of code."""
+    """Returns a page without its blocks of code."""
     return re.sub(r"^(```|~~~).*?^\1[ \t]*$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -38,14 +38,14 @@ def indented(text, indent):
 
 
 def links_of(text):
-    """Where a page's links and pictures lead to."""
+    """Returns the targets of a page's links and pictures."""
     prose = re.sub(r"(`+).+?\1", "", without_blocks(text), flags=re.DOTALL)
     return (re.findall(r"\]\(\s*<?([^)\s>]+)", prose) +
             re.findall(r"^ {0,3}\[[^\]]+\]:[ \t]*(\S+)", prose, re.MULTILINE))
 
 
 def anchors_of(text):
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Returns the anchors of a page's headings, as GitHub makes them."""
     anchors, times = set(), {}
     for heading in re.findall(r"^#{1,6}[ \t]+(.*?)[ \t#]*$", without_blocks(text), re.MULTILINE):
         words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
@@ -80,8 +80,11 @@ MEMBER = re.compile(r"(?:\b(\w+) = \d+\b,?|\b(\w+)(?:\[\d+\])?;|\(\*(\w+)\)\(.*?
 
 
 def declarations(header):
-    """(name, comment above) of each function, type and constant of a header, and (name, comment) of each value of an
-    enum and each member of a struct: what stands behind it or, where that names it, the type's."""
+    """Yields (name, comment above it) for each function, type and constant of a header.
+
+    Also yields (name, comment) for each value of an enum and each member of a struct. The comment is the one after it
+    on its line, or else that of the type if it names the member.
+    """
     for found in DECLARATION.finditer(header):
         above = header[:found.start()]
         comment = above[above.rindex("/*"):] if above.endswith("*/\n") else ""
@@ -97,12 +100,12 @@ def without_comment(header):
 
 
 def headers_of(root):
-    """The headers that declare something for programs."""
+    """Returns the headers that declare something for programs."""
     return sorted(path for path in (root / "api/annulus").glob("*.h") if path.name != "export.h")
 
 
 def definition(path, name):
-    """The class or function that a module defines, or imports from one beside it."""
+    """Returns the class or function that a module defines, or imports from a module beside it."""
     for node in ast.parse(read(path)).body:
         if isinstance(node, ast.ImportFrom) and node.level == 1 and name in [alias.name for alias in node.names]:
             return definition(path.parent / f"{node.module}.py", name)
@@ -116,7 +119,7 @@ def is_overload(node):
 
 
 def docstrings(package):
-    """(name, docstring or None) of the public names of annulus, annulus.torch and annulus.jax, methods included."""
+    """Yields (name, docstring or None) for the public names of annulus, annulus.torch and annulus.jax, with methods."""
     for module, file in (("annulus", "__init__.py"), ("annulus.torch", "torch/__init__.py"), ("annulus.jax", "jax.py")):
         body = ast.parse(read(package / file)).body
         names = next(node.value for node in body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__")
@@ -152,7 +155,7 @@ class PagesTest(unittest.TestCase):
         self.assert_none([f"README.md has no link to {page}" for page in sorted(pages) if page not in links])
 
     def test_examples_are_part_of_programs(self):
-        """Which are compiled and run as tests."""
+        """The examples are parts of files that are compiled and run as tests."""
         for page, language, program, indent in (
             ("README.md", "c", "examples/01_forward_backward.c", "    "),
             ("README.md", "rust", "bindings/rust/annulus/src/lib.rs", "//! "),
@@ -166,7 +169,7 @@ class PagesTest(unittest.TestCase):
                 self.assert_none([example for example in examples if indented(example, indent) not in text])
 
     def test_refused_arguments_are_listed(self):
-        """The names in the dict of _unknown.py: its keys, or the tuples that dict.fromkeys() takes."""
+        """Returns the names in the dict of _unknown.py: its keys, and the tuples that dict.fromkeys() takes."""
         tree = ast.parse(read(ROOT / "bindings/python/annulus/_unknown.py"))
         table = next(node.value for node in tree.body if isinstance(node, ast.AnnAssign))
         names = [key.value for key in table.keys if key]
@@ -194,7 +197,7 @@ class PagesTest(unittest.TestCase):
 
 
 class PlantedFaultTest(unittest.TestCase):
-    """Faults that are planted in a small tree are found, and nothing else is."""
+    """The checks find the faults in a small tree, and nothing else."""
 
     TREE = {
         "README.md": "# A `b`, c!\n[x](doc/page.md#two-words-1) ![y](doc/y.svg) [z](#a-b-c) [w](https://none.example/#q)\n"

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh [NAME...]: runs the named gates over the files that git tracks; without names, all but clang-tidy.
 # - clang-format: C, C++ and CUDA sources follow .clang-format
-# - ruff: Python files have no defects that ruff knows (pyproject.toml lists its rules)
+# - ruff: Python files have no defects that ruff finds (pyproject.toml lists its rules)
 # - mypy: the types of the Python package are right
-# - shellcheck: shell scripts have no defects that it knows
+# - shellcheck: shell scripts have no defects that it finds
 # - rustfmt: Rust sources follow bindings/rust/rustfmt.toml
-# - clippy: Rust crates have no defects that clippy knows
+# - clippy: Rust crates have no defects that clippy finds
 # - actionlint: the workflows of GitHub are valid
 # - clang-tidy: C++ sources have no defects that .clang-tidy lists. ANNULUS_BUILD names a build directory, build/test
 #   unless given, whose compile_commands.json tells how each file is compiled. Takes an hour or more.
@@ -98,7 +98,7 @@ run_clang_tidy() {
     directory=${ANNULUS_BUILD:-build/test}
     [ -f "$directory/compile_commands.json" ] || skip "there is no $directory/compile_commands.json: meson setup $directory"
     install clang-tidy pypi-tidy
-    # The compiler takes the precompiled header from the build directory, clang-tidy the header itself.
+    # clang-tidy reads the header itself, not the precompiled header of the build directory.
     sources_of "$directory" |
         xargs -0 -n 1 -P "$(nproc)" "$venv/bin/clang-tidy" --quiet -p "$directory" "--extra-arg=-I$PWD/src/pch"
 }

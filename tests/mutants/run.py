@@ -4,10 +4,12 @@
 copy, and runs the tests that must notice the defect. With arguments it makes only the defects whose names contain all
 arguments. The copy and its builds stay in the directory, so that the next run compiles less.
 
-Exit status: 0; 1 if a defect survives (all its tests pass) or does not compile; 2 if the list does not fit the tree."""
+Exit status: 0 if every defect is noticed; 1 if one survives (all its tests pass) or does not compile; 2 if the list does
+not fit the tree."""
 
 import argparse
 import dataclasses
+import json
 import os
 import pathlib
 import shutil
@@ -74,6 +76,12 @@ def build(tree, name):
     return run("ninja", "-C", directory, cwd=tree)
 
 
+def unknown_tests(tree, name, tests):
+    """Returns the names that no test of the build has. Meson would run the other tests and say nothing."""
+    known = run("meson", "introspect", "--tests", f"build/{name}", cwd=tree).stdout
+    return sorted(set(tests) - {test["name"] for test in json.loads(known)})
+
+
 def outcome(tree, mutant):
     """Returns "noticed", "survives" or "does not compile"."""
     path = tree / mutant.file
@@ -104,6 +112,9 @@ def main():
         if (built := build(tree, name)).returncode:
             sys.exit(built.stdout[-4000:])
         tests = sorted({test for mutant in mutants if mutant.build == name for test in mutant.tests})
+        if unknown := unknown_tests(tree, name, tests):
+            print(f"the build {name} has no test {', '.join(unknown)}")
+            return 2
         if (passed := run("meson", "test", "-C", f"build/{name}", "--no-rebuild", *tests, cwd=tree)).returncode:
             sys.exit("without a defect:\n" + passed.stdout[-4000:])
     wrong = []

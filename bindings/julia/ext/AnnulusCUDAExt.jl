@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# CuArrays and views of them. Work is ordered on the task's stream, as CUDA.jl's own.
+# CuArrays and views of them. Work is ordered on the stream of the task, as CUDA.jl orders its own work.
 module AnnulusCUDAExt
 
 using Annulus, CUDA

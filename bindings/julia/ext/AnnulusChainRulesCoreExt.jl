@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# The rule for reverse mode of attention(). It exists once: gradients of gradients are not given.
+# The rule for reverse mode of attention(). There are no gradients of gradients.
 module AnnulusChainRulesCoreExt
 
 using Annulus, ChainRulesCore
 
-"An array of a tangent's, or nothing where it is zero."
+"Returns the array of a tangent, or nothing if the tangent is zero."
 function array_of(tangent)
     tangent = unthunk(tangent)
     return tangent isa AbstractZero ? nothing : tangent

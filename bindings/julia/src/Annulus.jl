@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Dilated attention over sequences of any length, forward and backward, exactly: Julia over the C library libannulus.
+Exact dilated attention over sequences of any length, forward and backward, by the C library libannulus.
 
     using Annulus
     q, k, v = (randn(Float32, 64, 8, 10_000) for _ = 1:3)      # D, H, N
@@ -11,10 +11,9 @@ Dilated attention over sequences of any length, forward and backward, exactly: J
     d_q, d_k, d_v = Annulus.backward(context, q, k, v, out, lse, d_out)
 
 Arrays are of size (D, H, N, B), which in memory is C's [B, N, H, D]: nothing is copied. Elements are Float64, Float32 or
-Float16. With Julia 1.9 or newer also BFloat16 where BFloat16s is loaded, and CuArrays where CUDA is loaded; older versions
-have neither.
+Float16. With Julia 1.9 or newer they may also be BFloat16 if BFloat16s is loaded, and arrays may be CuArrays if CUDA is loaded.
 
-The library is the file that the environment variable ANNULUS_LIBRARY names, else what the system's loader finds.
+The library is the file that the environment variable ANNULUS_LIBRARY names, or else the library that the system's loader finds.
 """
 module Annulus
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# How arrays become the C API's tensors. Extensions add element types and kinds of arrays by the functions here.
+# Makes the C API's tensors of arrays. Extensions add methods here for element types and kinds of arrays.
 
-"The C API's number of an element type."
+"Returns the C API's number of an element type."
 element_code(::Type{Float64}) = LibAnnulus.ANNULUS_FLOAT64
 element_code(::Type{Float32}) = LibAnnulus.ANNULUS_FLOAT32
 element_code(::Type{Float16}) = LibAnnulus.ANNULUS_FLOAT16
@@ -11,22 +11,22 @@ element_code(T::Type) = throw(
     ),
 )
 
-"The element type of LSE."
+"Returns the element type of LSE."
 lse_type(::Type{Float64}) = Float64
 lse_type(::Type) = Float32
 
-"The array whose memory a view shows."
+"Returns the array whose memory a view shows."
 memory_of(x::AbstractArray) = (p = parent(x); p === x ? x : memory_of(p))
 
-"Where an array's memory is: (kind of device, its number)."
+"Returns the device that has an array's memory: (kind, number)."
 place_of(x::AbstractArray) = place_of_memory(memory_of(x))
 place_of_memory(::AbstractArray) = (:cpu, 0)
 
-"The stream that work on an array's device is ordered on."
+"Returns the stream on which work on an array's device is ordered."
 stream_of(x::AbstractArray) = stream_of_memory(memory_of(x))
 stream_of_memory(::AbstractArray) = C_NULL
 
-"The address of an array's first element; `memory` is the array whose memory it shows."
+"Returns the address of an array's first element; `memory` is the array whose memory it shows."
 function address(memory::AbstractArray, x)
     p = pointer(x)
     p isa Ptr || throw(argument_error("arrays of type $(typeof(memory)) need an extension, and so Julia 1.9 or newer"))
@@ -34,8 +34,8 @@ function address(memory::AbstractArray, x)
 end
 
 """
-The C API's description of an array, which must stay alive while it is used: the same memory, with the dimensions in the
-reverse order. The last dimension, B, may be missing where it is 1.
+Makes the C API's tensor of an array: the same memory, with the dimensions in the reverse order. The last dimension, B, may be
+missing; then it is 1. The array must stay alive while the tensor is used.
 """
 function tensor(name, x::AbstractArray, ndim)
     ndim - 1 <= ndims(x) <= ndim ||

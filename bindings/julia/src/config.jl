@@ -29,12 +29,12 @@ engine_name(code) = Symbol(unsafe_string(LibAnnulus.annulus_engine_name(code)))
 """
     Branch(segment_length, dilation; heads=nothing, phase=:block, query=:dilated, order=:linear, grid_width=0)
 
-Segments of `segment_length` positions (0: the whole sequence), of which every `dilation`-th is kept.
+One branch: segments of `segment_length` positions (0: the whole sequence), and every `dilation`-th position of a segment.
 
-* `heads`: a range of query heads, counted from 1, such as `1:4`; `nothing` for all. One that ends at `typemax(Int32)`:
-  all from its first on.
+* `heads`: a range of query heads, counted from 1, such as `1:4`; `nothing` for all. A range that ends at `typemax(Int32)`
+  has all heads from its first on.
 * `phase`: which residue (place in the segment modulo the dilation) a head uses: `:block` as LongNet's code,
-  `:interleave` as LongNet's paper, or a number >= 0, the same residue for every head.
+  `:interleave` as LongNet's paper, or a number >= 0, one residue for all heads.
 * `query`: `:dilated` (LongNet: queries and keys of the head's residue), `:residue` (keys of the query's own residue),
   `:every` (any query, keys of the head's residue).
 * `order`: `:linear`, or `:hilbert` along a Hilbert curve over a grid of `grid_width` columns (0: nearly square).
@@ -68,25 +68,25 @@ Base.convert(::Type{Branch}, pair::Tuple{Integer,Integer}) = Branch(pair...)
     Config(branches; causal=false, scale=nothing, padding=:exact, key_rule=:each_branch, head_shard=nothing,
            engine=:auto, allow_tf32=false, workspace_limit=0, exchange=:auto)
 
-What to compute. Each of `branches` is a pair `(segment length, dilation)` or a [`Branch`](@ref); or `branches` is one of
-[`longnet`](@ref), [`head_groups`](@ref). [`gigapath`](@ref) makes a whole config. [`branches`](@ref) and
-[`options`](@ref) read one back.
+What to compute. Each of `branches` is a pair `(segment length, dilation)` or a [`Branch`](@ref). Instead of a list,
+[`longnet`](@ref) and [`head_groups`](@ref) give `branches`. [`gigapath`](@ref) makes a whole config. [`branches`](@ref) and
+[`options`](@ref) read a config back.
 
 * `causal`: a query attends only to keys at its own position or before.
 * `scale`: the factor on q·k; `nothing` is 1/√D.
 * `padding`: `:exact`, or `:zero_keys` for weights that were trained with LongNet's published code.
-* `key_rule`: how often a key counts that several branches give to a query: `:each_branch`, once for each, or `:once`.
-* `head_shard`: `nothing` where a call has all heads; `(first, total)` where it has some of `total` heads, from head
-  `first` on, counted from 1: head ranges and phases of the branches count over all `total`.
+* `key_rule`: how often a key counts that several branches give to a query: `:each_branch`, once for each branch, or `:once`.
+* `head_shard`: `nothing` if a call has all heads; `(first, total)` if it has some of `total` heads, from head `first` on,
+  counted from 1. Head ranges and phases of the branches then count over all `total` heads.
 * `engine`: `:auto`, `:cpu`, `:fused` (CUDA), `:gemm` (CUDA), `:mma` (CUDA) or `:reference`.
 * `allow_tf32`: products of Float32 may be computed in TF32 on a GPU.
-* `workspace_limit`: the most bytes that a call may take besides its arrays; 0 is the engine's choice.
+* `workspace_limit`: the most bytes that a call may take besides its arrays; 0: the engine decides.
 * `exchange`: how ranks exchange rows: `:auto`, `:ring` or `:gather`.
 """
 mutable struct Config
     handle::Ptr{LibAnnulus.annulus_config}
 
-    # Of a handle that the C API has just made.
+    # Takes over a handle that the C API has just made.
     function Config(handle::Ptr{LibAnnulus.annulus_config}, branches = (); options...)
         config = new(handle)
         finalizer(destroy, config)
@@ -98,14 +98,14 @@ end
 
 Config(branches; options...) = Config(made(LibAnnulus.annulus_config_create), branches; options...)
 
-"The config that a C function makes."
+"Returns the handle of the config that a C function makes."
 function made(create)
     reference = Ref{Ptr{LibAnnulus.annulus_config}}(C_NULL)
     check(create(reference))
     return reference[]
 end
 
-# An option that is `nothing` stays as it is.
+# Sets the options that are not `nothing`.
 function set(
     config::Config;
     causal::Union{Nothing,Bool} = nothing,
@@ -137,7 +137,7 @@ function set(
     return nothing
 end
 
-"The symbol that stands for a number of the C API."
+"Returns the symbol for a number of the C API."
 name_of(code, choices) = keys(choices)[findfirst(==(code), values(choices))]
 
 function read_value(getter, T, config)
@@ -149,7 +149,7 @@ end
 """
     branches(config)
 
-The branches of a config, in order.
+Returns the branches of a config, in order.
 """
 function branches(config::Config)
     return map(0:(length(config)-1)) do index
@@ -179,7 +179,7 @@ end
 """
     options(config)
 
-What a config holds besides its branches, as a named tuple of the keywords of [`Config`](@ref).
+Returns the options of a config, all but its branches, as a named tuple of the keywords of [`Config`](@ref).
 """
 function options(config::Config)
     scale = read_value(LibAnnulus.annulus_config_get_scale, Cdouble, config)
@@ -202,11 +202,11 @@ function destroy(config::Config)
     return nothing
 end
 
-# A C function that takes a config takes a Config, which lives until it returns.
+# C functions that take a config accept a Config, which lives until they return.
 Base.cconvert(::Type{Ptr{LibAnnulus.annulus_config}}, config::Config) = config
 Base.unsafe_convert(::Type{Ptr{LibAnnulus.annulus_config}}, config::Config) = config.handle
 
-"The number of branches."
+"Returns the number of branches."
 Base.length(config::Config) = Int(read_value(LibAnnulus.annulus_config_branch_count, Int32, config))
 
 Base.show(io::IO, config::Config) = print(io, "Annulus.Config with ", length(config), " branches")
@@ -239,7 +239,7 @@ function add_branch(config, branch)
     return nothing
 end
 
-# The C API's presets stand for lists of branches.
+# A list of branches that a function of the C API adds to a config.
 struct Preset
     add::Function
 end
@@ -250,7 +250,7 @@ add_branches(config, branches) = foreach(branch -> add_branch(config, convert(Br
 """
     longnet(segment_length, segment_ratio, dilation_ratio, count)
 
-Stands for `count` branches: w = segment_length · segment_ratio^i and r = dilation_ratio^i, LongNet's geometric series.
+Gives `count` branches with w = segment_length · segment_ratio^i and r = dilation_ratio^i, LongNet's geometric series.
 """
 longnet(segment_length, segment_ratio, dilation_ratio, count) = Preset() do config
     LibAnnulus.annulus_config_add_longnet(config, segment_length, segment_ratio, dilation_ratio, count)
@@ -259,7 +259,7 @@ end
 """
     gigapath(; options...)
 
-The config of Prov-GigaPath's slide encoder: its five branches, with the padding that it was trained with. `options` are
+Makes the config of Prov-GigaPath's slide encoder: its five branches, with the padding that it was trained with. `options` are
 those of [`Config`](@ref).
 """
 function gigapath(; options...)
@@ -269,7 +269,7 @@ end
 """
     head_groups(heads, pairs)
 
-Stands for a branch for each pair (segment length, dilation), that share `heads` query heads out among themselves.
+Gives a branch for each pair (segment length, dilation), and divides the `heads` query heads among the branches.
 """
 head_groups(heads, pairs) = Preset() do config
     lengths, dilations = Int64[first(pair) for pair in pairs], Int64[last(pair) for pair in pairs]

@@ -3,16 +3,17 @@
 """
     Context(config; device=:cpu, index=0, threads=0, comm=nothing, shards=nothing, owners=nothing)
 
-A device with a config: what [`forward`](@ref) and [`backward`](@ref) work on. `device` is `:cpu` or `:cuda`, `index` its
-number as CUDA counts, from 0. `threads`: how many CPU threads a call may use; 0 is what `ANNULUS_NUM_THREADS` says, or
-one for each CPU that the process may use.
+A device with a config, on which [`forward`](@ref) and [`backward`](@ref) compute. `device` is `:cpu` or `:cuda`, `index`
+its number as CUDA counts, from 0. `threads`: how many CPU threads a call may use; 0 is the number in `ANNULUS_NUM_THREADS`,
+or one for each CPU that the process may use.
 
-`comm` is a [`Comm`](@ref), and `shards` how many positions each rank holds, which calls then check; `nothing`: each has
-what its arrays hold, of any lengths. With `owners`, shard `i` of the sequence has `shards[i]` positions and belongs to
-rank `owners[i]`, counted from 0; a rank with several has their rows one behind the other in its arrays.
+`comm` is a [`Comm`](@ref). `shards` says how many positions each rank holds, and calls check it; `nothing`: each rank has
+the positions that its arrays hold, any number of them. With `owners`, shard `i` of the sequence has `shards[i]` positions
+and belongs to rank `owners[i]`, counted from 0. A rank with several shards has their rows one behind the other in its
+arrays.
 
-One task at a time uses a context; several contexts work at the same time in several threads. It is destroyed by the
-garbage collector, or at once by `close(context)`.
+One task at a time uses a context; several contexts work at the same time in several threads. The garbage collector
+destroys a context, or `close(context)` destroys it at once.
 """
 mutable struct Context
     handle::Ptr{LibAnnulus.annulus_context}
@@ -63,7 +64,7 @@ function Base.close(context::Context)
     handle, comm = context.handle, context.comm
     context.handle, context.comm = C_NULL, nothing
     LibAnnulus.annulus_context_destroy(handle)
-    comm === nothing || release(comm) # after the context that used it
+    comm === nothing || release(comm) # the context that used it is gone now
     return nothing
 end
 
@@ -72,27 +73,27 @@ Base.unsafe_convert(::Type{Ptr{LibAnnulus.annulus_context}}, context::Context) =
 
 Base.show(io::IO, context::Context) = print(io, "Annulus.Context on ", context.place[1], " ", context.place[2])
 
-"The config of a context, a copy."
+"Returns a copy of a context's config."
 function config(context::Context)
     return Config(made(reference -> LibAnnulus.annulus_context_copy_config(reference, context)))
 end
 
-"The number of devices of a kind, `:cpu` or `:cuda`, that the library can use on this machine."
+"Returns the number of devices of a kind, `:cpu` or `:cuda`, that the library can use on this machine."
 function device_count(device::Symbol)
     count = Ref{Int32}(0)
     check(LibAnnulus.annulus_device_count(pick("device", device, DEVICES), count))
     return Int(count[])
 end
 
-"Calls `f` with C's tensors of named arrays (or C_NULL for `nothing`) while the arrays are kept alive."
+"Calls `f` with a C tensor for each of the `arrays`, tuples (name, array or nothing, number of dimensions). Keeps the arrays alive."
 function with_tensors(f, context::Context, arrays...)
     for (name, x, _) in arrays
         x === nothing || place_of(x) == context.place ||
             throw(argument_error("$name is on $(join(place_of(x), " ")), the context on $(join(context.place, " "))"))
     end
     context.place[1] === :cpu || check(LibAnnulus.annulus_context_set_stream(context, stream_of(arrays[1][2])))
-    kept = map(array -> array[2], arrays)
-    GC.@preserve kept begin
+    in_use = map(array -> array[2], arrays)
+    GC.@preserve in_use begin
         tensors = map(((name, x, rank),) -> x === nothing ? C_NULL : Ref(tensor(name, x, rank)), arrays)
         f(tensors...)
     end
@@ -100,7 +101,7 @@ end
 
 const Numbers = Union{Nothing,AbstractVector{<:Integer}}
 
-"Integers of the caller's in host memory, less what C counts from."
+"Returns the caller's integers, which must be in host memory, less `base`: 1 for positions, which C counts from 0."
 host_numbers(name, ::Nothing, base) = Int64[]
 function host_numbers(name, x::AbstractVector{<:Integer}, base)
     place_of(x)[1] === :cpu || throw(argument_error("$name is on $(join(place_of(x), " ")); it must be in host memory"))
@@ -113,7 +114,7 @@ const ADD_FLAGS = (
     d_v = LibAnnulus.ANNULUS_CALL_ADD_D_V,
 )
 
-"Calls `f` with C's options, which count positions from 0, while their arrays are kept alive."
+"Calls `f` with C's options, which count positions from 0. Keeps their arrays alive."
 function with_options(f; query_start::Union{Nothing,Integer}, sequence_starts::Numbers, sequence_lengths::Numbers, add = ())
     starts = host_numbers("sequence_starts", sequence_starts, 1)
     lengths = host_numbers("sequence_lengths", sequence_lengths, 0)
@@ -142,7 +143,7 @@ end
 """
     forward!(out, lse, context, q, k, v; query_start=nothing, sequence_starts=nothing, sequence_lengths=nothing)
 
-As [`forward`](@ref), into arrays of the caller's; `lse` may be `nothing`.
+Computes [`forward`](@ref) into arrays of the caller; `lse` may be `nothing`.
 """
 function forward!(
     out,
@@ -166,21 +167,22 @@ end
 """
     out, lse = forward(context, q, k, v; query_start=nothing, sequence_starts=nothing, sequence_lengths=nothing)
 
-Attention of `q`, of size (D, H, Nq, B), over `k` and `v`, of size (D, G, N, B): `out` has q's size, `lse`, the logarithms of
-the softmax's denominators, is (Nq, H, B), Float32 (Float64 for Float64).
+Computes the attention of `q`, of size (D, H, Nq, B), over `k` and `v`, of size (D, G, N, B). `out` has q's size. `lse`, the
+logarithms of the softmax's denominators, is (Nq, H, B), Float32 (Float64 for Float64).
 
-Julia's arrays are column-major: the first index runs fastest. The C API (and NumPy, PyTorch) say [B, N, H, D] of the same
+Julia's arrays are column-major: the first index runs fastest. The C API, NumPy and PyTorch write [B, N, H, D] for the same
 bytes. **Nothing is copied or permuted**: an array of size (D, H, N, B) *is* C's [B, N, H, D]. D is the head dimension (a
-multiple of 8 up to 256), H the query heads, G the key/value heads (G divides H), N positions, B the batch; the last
-dimension may be left out where B is 1. Strided views are used in place as long as the stride of D is 1.
+multiple of 8 up to 256), H the query heads, G the key/value heads (G divides H), N the positions, B the batch. The last
+dimension may be left out if B is 1. Strided views are used in place as long as the stride of D is 1.
 
-`query_start`: `q` holds the positions `query_start`, `query_start + 1`, … (counted from 1) of the N, for example one token
-decoded against a cache; `nothing`: it holds all of them.
+`query_start`: `q` holds the positions `query_start`, `query_start + 1`, … of the N positions, counted from 1, for example one
+token decoded against a cache; `nothing`: it holds all of them.
 
 `sequence_starts`, `sequence_lengths`: the sequences that the N rows consist of; `nothing`: one for each batch entry. With
 starts (one more than there are sequences) sequence i has the rows `starts[i]` to `starts[i+1] - 1`, counted from 1, of every
 batch entry, and with lengths only the first `lengths[i]` of them. With lengths alone batch entry b is a sequence of its first
-`lengths[b]` rows. Branches count inside each sequence; rows of none have `out` 0 and `lse` -Inf. Vectors in host memory.
+`lengths[b]` rows. Segments are counted inside each sequence. Rows outside every sequence have `out` 0 and `lse` -Inf. Both are
+vectors in host memory.
 """
 function forward(context::Context, q, k, v; options...)
     out = similar(q)
@@ -197,8 +199,8 @@ end
     backward!(d_q, d_k, d_v, context, q, k, v, out, lse, d_out; d_lse=nothing, add=(), query_start=nothing,
               sequence_starts=nothing, sequence_lengths=nothing)
 
-As [`backward`](@ref), into arrays of the caller's, each of q's element type or, where that has 16 bits, Float32. They are
-overwritten, but for those named in `add`, such as `(:d_k, :d_v)`, to which the gradient is added with one rounding.
+Computes [`backward`](@ref) into arrays of the caller. Each has q's element type, or Float32 if that type has 16 bits. `add`
+names gradients, such as `(:d_k, :d_v)`, that are added to their arrays, with one rounding. All other arrays are overwritten.
 """
 function backward!(
     d_q,
@@ -229,8 +231,8 @@ end
 """
     d_q, d_k, d_v = backward(context, q, k, v, out, lse, d_out; d_lse=nothing, options...)
 
-The gradients of [`forward`](@ref), whose arguments, `options` and results are passed, given the gradient `d_out` of `out` and, where it
-is not `nothing`, `d_lse` of `lse`. Gradients have the sizes of what they are gradients of.
+Computes the gradients of [`forward`](@ref) from its arguments, `options` and results, the gradient `d_out` of `out` and, unless
+it is `nothing`, the gradient `d_lse` of `lse`. `d_q`, `d_k` and `d_v` have the sizes of `q`, `k` and `v`.
 """
 function backward(context::Context, q, k, v, out, lse, d_out; options...)
     return backward!(similar(q), similar(k), similar(v), context, q, k, v, out, lse, d_out; options...)
@@ -239,7 +241,7 @@ end
 """
     attention_mass!(mass, context, q, k, lse; query_start=nothing, sequence_starts=nothing, sequence_lengths=nothing)
 
-As [`Annulus.attention_mass`](@ref), into an array of the caller's.
+Computes [`Annulus.attention_mass`](@ref) into an array of the caller.
 """
 function attention_mass!(
     mass,
@@ -261,11 +263,11 @@ end
 """
     mass = Annulus.attention_mass(context, q, k, lse; options...)
 
-How much each key is attended to: of size (N, H, B), the sum over the queries of the probabilities that they give it, Float32
-(Float64 for Float64). `q`, `k`, `lse` and `options` are those of [`forward`](@ref) with the same config. The masses of a head
-add up to the number of queries that attend to anything, less what `:zero_keys` padding takes. It costs about as much as
-forward. With `query_start` the queries are those of `q` alone; in a context with a communicator they are those of all ranks,
-and the rank gets the mass of its own keys.
+Computes how much each key is attended to: the sum over the queries of their probabilities, of size (N, H, B), Float32 (Float64
+for Float64). `q`, `k`, `lse` and `options` are those of [`forward`](@ref) with the same config. The masses of a head add up to
+the number of queries that attend to any key, less the probabilities that `:zero_keys` padding takes. It costs about as much as
+forward. With `query_start` the sum is over the queries in `q`. In a context with a communicator the sum is over the queries of
+all ranks, and the rank gets the mass of its own keys.
 """
 function attention_mass(context::Context, q, k, lse; options...)
     mass = similar(q, lse_type(eltype(q)), (size(k, 3), size(q, 2), size(q)[4:end]...))
@@ -275,7 +277,7 @@ end
 """
     merge!(out, lse, context, outs, lses)
 
-As [`Annulus.merge`](@ref), into arrays of the caller's, which may be those of a part; `lse` may be `nothing`.
+Computes [`Annulus.merge`](@ref) into arrays of the caller, which may be a part's arrays; `lse` may be `nothing`.
 """
 function merge!(out, lse, context::Context, outs, lses)
     count = length(outs)
@@ -284,8 +286,8 @@ function merge!(out, lse, context::Context, outs, lses)
     arrays = (("out", out, 4), ("lse", lse, 3), named("outs", outs, 4)..., named("lses", lses, 3)...)
     with_tensors(context, arrays...) do out_tensor, lse_tensor, parts...
         tensors = LibAnnulus.annulus_tensor[part[] for part in parts]
-        outs_of_parts, lses_of_parts = tensors[1:count], tensors[count+1:end]
-        check(LibAnnulus.annulus_merge(context, count, outs_of_parts, lses_of_parts, out_tensor, lse_tensor, C_NULL))
+        part_outs, part_lses = tensors[1:count], tensors[count+1:end]
+        check(LibAnnulus.annulus_merge(context, count, part_outs, part_lses, out_tensor, lse_tensor, C_NULL))
     end
     return out, lse
 end
@@ -293,32 +295,33 @@ end
 """
     out, lse = Annulus.merge(context, outs, lses)
 
-Results over different keys, of the same queries, as those of one softmax over all the keys: `outs` are arrays of size
-(D, H, Nq, B), from 1 to 48, `lses` as many of (Nq, H, B), natural logarithms. A part whose LSE is -Inf counts for nothing,
-and a key that two parts have counts twice. The context's config is not looked at.
+Merges results over different keys, for the same queries, into the result of one softmax over all keys. `outs` are from 1 to
+48 arrays of size (D, H, Nq, B). `lses` has an array of size (Nq, H, B) for each, in natural logarithms. If a row's LSE is -Inf,
+the part counts for nothing in that row. A key that is in two parts counts twice. The config is not read.
 
-Gradients: [`backward`](@ref) of each part with the merged `out` and `lse` gives those of its keys, and its share of d_q.
+Gradients: [`backward`](@ref) on a part, with the merged `out` and `lse`, gives the gradients of the part's keys and values and
+its summand of d_q.
 """
 function merge(context::Context, outs, lses)
     isempty(outs) && throw(argument_error("outs is empty; there must be at least one part"))
     return merge!(similar(first(outs)), similar(first(lses)), context, outs, lses)
 end
 
-# Contexts of attention() that no call uses at the moment, with what they compute and where; the one used last is last.
-const KEPT_CONTEXTS = Pair{Any,Context}[]
-const KEPT_CONTEXTS_LOCK = ReentrantLock()
-const MOST_KEPT_CONTEXTS = 64
+# Contexts of attention() that no call uses at the moment, by config and device. The context that was used last is last.
+const CACHED_CONTEXTS = Pair{Any,Context}[]
+const CACHED_CONTEXTS_LOCK = ReentrantLock()
+const MAX_CACHED_CONTEXTS = 64
 
 """
-Calls `f` with a context for a config on the device of `q`: one of an earlier call, so that what was prepared for its
-arrays serves again. Each task has its own while it computes.
+Calls `f` with a context for a config on the device of `q`. Takes the context of an earlier call if there is one, since its
+plans are already made. No other task uses the context meanwhile.
 """
-function with_kept_context(f, config::Config, q)
+function with_cached_context(f, config::Config, q)
     device, index = place_of(q)
     key = (branches(config), options(config), device, index)
-    context = lock(KEPT_CONTEXTS_LOCK) do
-        found = findlast(kept -> isequal(first(kept), key), KEPT_CONTEXTS)
-        found === nothing ? nothing : last(splice!(KEPT_CONTEXTS, found))
+    context = lock(CACHED_CONTEXTS_LOCK) do
+        found = findlast(entry -> isequal(first(entry), key), CACHED_CONTEXTS)
+        found === nothing ? nothing : last(splice!(CACHED_CONTEXTS, found))
     end
     if context === nothing
         context = Context(config; device = device, index = index)
@@ -326,9 +329,9 @@ function with_kept_context(f, config::Config, q)
     try
         return f(context)
     finally
-        lock(KEPT_CONTEXTS_LOCK) do
-            push!(KEPT_CONTEXTS, key => context)
-            length(KEPT_CONTEXTS) > MOST_KEPT_CONTEXTS && close(last(popfirst!(KEPT_CONTEXTS)))
+        lock(CACHED_CONTEXTS_LOCK) do
+            push!(CACHED_CONTEXTS, key => context)
+            length(CACHED_CONTEXTS) > MAX_CACHED_CONTEXTS && close(last(popfirst!(CACHED_CONTEXTS)))
         end
     end
 end
@@ -337,11 +340,11 @@ end
     out = attention(q, k, v; branches=[(2048, 1), (8192, 4)], causal=true, return_lse=false, query_start=nothing,
                     sequence_starts=nothing, sequence_lengths=nothing, options...)
 
-Dilated attention in one call, on the device of the arrays: `q`, `out` of size (D, H, N, B), `k` and `v` (D, G, N, B), used
-without a copy; see [`forward`](@ref). `branches` and `options` are those of [`Config`](@ref). With `return_lse` the
-result is `(out, lse)`. The context of a call is kept for later ones that compute the same.
+Computes dilated attention in one call, on the device of the arrays. `q` and `out` are of size (D, H, N, B), `k` and `v` of
+size (D, G, N, B); they are not copied, see [`forward`](@ref). `branches` and `options` are those of [`Config`](@ref). With
+`return_lse` the result is `(out, lse)`. Later calls with the same config and device use the same context.
 
-Where ChainRulesCore is loaded (Julia 1.9 or newer), it has a rule for reverse mode, which Zygote, for one, uses.
+If ChainRulesCore is loaded (Julia 1.9 or newer), there is a rule for reverse mode, which Zygote, for one, uses.
 """
 function attention(
     q,
@@ -355,7 +358,7 @@ function attention(
     options...,
 )
     rows = (query_start = query_start, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
-    return with_kept_context(Config(branches; options...), q) do context
+    return with_cached_context(Config(branches; options...), q) do context
         out = similar(q)
         lse = return_lse ? similar(q, lse_type(eltype(q)), lse_size(q)) : nothing
         forward!(out, lse, context, q, k, v; rows...)
@@ -366,9 +369,9 @@ end
 """
     out, lse, gradients = attention_with_gradients(q, k, v; branches, options...)
 
-The results of [`attention`](@ref), and a function of `d_out` and `d_lse` (an array, or `nothing` for zeros) that gives
-`(d_q, d_k, d_v)`: what rules of automatic differentiation are made of. When it is called, q, k, v, out and lse must be as
-they were.
+Computes [`attention`](@ref), and returns with the results a function for rules of automatic differentiation. The function
+takes `d_out` and `d_lse` (an array, or `nothing` for zeros) and returns `(d_q, d_k, d_v)`. Until then q, k, v, out and lse must
+not change.
 """
 function attention_with_gradients(
     q,
@@ -382,34 +385,34 @@ function attention_with_gradients(
 )
     rows = (query_start = query_start, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
     config = Config(branches; options...)
-    out, lse = with_kept_context(context -> forward(context, q, k, v; rows...), config, q)
+    out, lse = with_cached_context(context -> forward(context, q, k, v; rows...), config, q)
     # Gradients of sums and broadcasts are arrays without memory of their own.
     in_memory(d, like) = d isa DenseArray{eltype(like)} ? d : copyto!(similar(like), d)
     function gradients(d_out, d_lse)
         d_out = d_out === nothing ? fill!(similar(out), 0) : in_memory(d_out, out)
         d_lse = d_lse === nothing ? nothing : in_memory(d_lse, lse)
-        return with_kept_context(config, q) do context
+        return with_cached_context(config, q) do context
             backward(context, q, k, v, out, lse, d_out; d_lse = d_lse, rows...)
         end
     end
     return out, lse, gradients
 end
 
-"How many CPU threads a call may use now: what was set, or what the default comes to. 1 on a CUDA device."
+"Returns how many CPU threads a call may use now: the number that was set, or the default. 1 on a CUDA device."
 function threads(context::Context)
     count = Ref{Int32}(0)
     check(LibAnnulus.annulus_context_get_threads(context, count))
     return Int(count[])
 end
 
-"The engine that served the context's last call, such as `:cpu`; `:auto` before the first."
+"Returns the engine that computed the context's last call, such as `:cpu`; `:auto` before the first."
 function last_engine(context::Context)
     engine = Ref{LibAnnulus.annulus_engine}(0)
     check(LibAnnulus.annulus_context_last_engine(context, engine))
     return engine_name(engine[])
 end
 
-"The bytes of rows that the context's last call sent to and received from other ranks."
+"Returns the bytes of rows that the context's last call sent to and received from other ranks."
 function last_traffic(context::Context)
     traffic = Ref(LibAnnulus.ANNULUS_TRAFFIC_INIT)
     check(LibAnnulus.annulus_context_last_traffic(context, traffic))
@@ -421,12 +424,12 @@ end
              branch=nothing, sequence_starts=nothing, sequence_lengths=nothing, row_alignment=0, add=(),
              gradient_eltype=eltype)
 
-What a pass, `:forward`, `:backward` or `:mass`, of a problem costs under the context's config, without its data: a named tuple
-of pairs, flops, bytes and the exchange, `:auto` where there is one rank. `branch`, counted from 1: pairs and flops are that
-branch's share. In a context with a communicator the problem is that of all ranks, and the answer is for this one.
-`sequence_starts`, `sequence_lengths`: as [`forward`](@ref) takes them. `row_alignment`: every row of the call's arrays
-begins at a multiple of so many bytes; 0: not known. `add`: as [`Annulus.backward!`](@ref) takes it; `gradient_eltype`: Float32
-where one of the gradients is.
+Returns what a pass, `:forward`, `:backward` or `:mass`, of a problem costs under the context's config, without its data: a
+named tuple of pairs, flops, bytes and the exchange, `:auto` for one rank. `branch`, counted from 1: counts only the pairs and
+flops of that branch. In a context with a communicator the sizes are those of all ranks together, and the costs are this rank's.
+`sequence_starts`, `sequence_lengths`: as [`forward`](@ref) takes them. `row_alignment`: every row of the call's arrays begins at
+a multiple of that number of bytes; 0: not known. `add`: as [`Annulus.backward!`](@ref) takes it. `gradient_eltype`: Float32 if
+one of the gradients is.
 """
 function estimate(
     context::Context;
@@ -468,9 +471,9 @@ const PASSES =
 """
     hilbert_curve(length; width=0)
 
-The order that `order=:hilbert` gives a segment of `length` positions, laid out on a grid with `width` columns, row by row (0:
-the smallest divisor of `length` that is at least its square root): element p is the position, counted from 1, that the curve
-visits p-th.
+Returns the order of the positions in a segment with `order=:hilbert`: element p is the p-th position along the curve, counted
+from 1. The `length` positions fill a grid with `width` columns, row by row; 0: the smallest divisor of `length` that is at least
+its square root.
 """
 function hilbert_curve(length::Integer; width::Integer = 0)
     positions = Vector{Int64}(undef, max(length, 0))
@@ -478,8 +481,8 @@ function hilbert_curve(length::Integer; width::Integer = 0)
     return positions .+= 1
 end
 
-"The loaded library's version."
+"Returns the loaded library's version."
 version() = VersionNumber(unsafe_string(LibAnnulus.annulus_version_string()))
 
-"One line for bug reports: versions of the library, its compiler and CUDA."
+"Returns one line for bug reports: versions of the library, its compiler and CUDA."
 build_info() = unsafe_string(LibAnnulus.annulus_build_info())

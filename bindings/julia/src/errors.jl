@@ -3,13 +3,16 @@
 """
     AnnulusError
 
-What a failed call throws. `status` is the C API's number (`Annulus.LibAnnulus.ANNULUS_ERROR_ARGUMENT` and so on; a newer
-library may have more), `message` one line that names the argument, the value it had and what it may be.
-`Annulus.status_name(error)` is `:argument`, `:unsupported`, `:memory`, `:workspace`, `:declined`, `:device`, `:comm`,
-`:comm_library`, `:internal`, or `:unknown`. Where `status` is below 100 nothing was written; from 100 on results may be partly
-written. `bytes` is the workspace that the call would have needed, where `:workspace` is the name; else 0. `library` is whose
-failure it was, such as "cuda" or "nccl", and `code` what its function returned; "" and 0 where no library failed. Messages name dimensions as Julia does (`size(q, 1)` is D); the elements of `sequence_starts` and of
-other lists are counted from 0.
+The error of a failed call.
+
+* `status`: the C API's number, such as `Annulus.LibAnnulus.ANNULUS_ERROR_ARGUMENT`; a newer library may have more. Below 100
+  nothing was written; from 100 on results may be partly written. `Annulus.status_name(error)` is `:argument`, `:unsupported`,
+  `:memory`, `:workspace`, `:declined`, `:device`, `:comm`, `:comm_library`, `:internal`, or `:unknown`.
+* `message`: one line that names the argument, its value and what it may be. It names dimensions as Julia does (`size(q, 1)` is
+  D); the elements of `sequence_starts` and of other lists are counted from 0.
+* `bytes`: the workspace that the call needs, if the name is `:workspace`; else 0.
+* `library`, `code`: the library that failed, such as "cuda" or "nccl", and the number that its function returned; "" and 0 if no
+  library failed.
 """
 struct AnnulusError <: Exception
     status::Cint
@@ -28,8 +31,8 @@ Base.showerror(io::IO, error::AnnulusError) = print(io, "AnnulusError (", status
 argument_error(message) = AnnulusError(LibAnnulus.ANNULUS_ERROR_ARGUMENT, message)
 
 """
-A message of the library, whose tensors have the dimensions in the reverse order, counted from 0: `shape[3] of q` is
-`size(q, 1)`.
+Returns a message of the library with Julia's names of dimensions. The library has them in the reverse order, counted from 0:
+`shape[3] of q` is `size(q, 1)`.
 """
 function in_julia(message)
     found = match(r"\b(shape|stride)\[(\d)\] of (\w+)((?:\[\d+\])?)", message)
@@ -41,7 +44,7 @@ function in_julia(message)
     return before * words * in_julia(after)
 end
 
-"What a C function that has just been called on this thread says, as an error; `nothing` where it succeeded."
+"Makes the error for the status of this thread's last call of a C function, or returns `nothing` for success."
 function error_of(status)
     status == LibAnnulus.ANNULUS_OK && return nothing
     message = in_julia(unsafe_string(LibAnnulus.annulus_last_error()))
@@ -50,13 +53,13 @@ function error_of(status)
     return AnnulusError(status, message, bytes, library, code)
 end
 
-"Throws it where there is one."
+"Throws the error for the status of this thread's last call; does nothing for success."
 function check(status)
     error = error_of(status)
     return error === nothing ? nothing : throw(error)
 end
 
-"The constant that a keyword's symbol stands for."
+"Returns the constant for the symbol of a keyword. Refuses other symbols."
 function pick(name, value, choices)
     haskey(choices, value) && return choices[value]
     throw(argument_error("$name is $(repr(value)); it must be one of $(join(map(repr, collect(keys(choices))), ", "))"))

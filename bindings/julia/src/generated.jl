@@ -207,7 +207,7 @@ const ANNULUS_KEY_EACH_BRANCH = annulus_key_rule(0) # once for each branch that 
 const ANNULUS_KEY_ONCE = annulus_key_rule(1) # once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` and `mma` do so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike, and refuse others, which `auto` leaves to `gemm`.
 
 @doc raw"""
-Who computes. Results agree up to rounding.
+An implementation of attention. Results of all engines agree up to rounding.
 
 `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
 that may depend on the tensors: where `fused` or `mma` supports a problem, a call whose tensors have rows that do not
@@ -499,7 +499,7 @@ annulus_context_create() says why. Since 1.0.
 end
 
 @doc raw"""
-Where a context takes the workspace of a call from, when no workspace is set.
+Functions by which a context gets the workspace of a call, if no workspace is set.
 
 size: sizeof(annulus_allocator). allocate returns `bytes` of memory on the context's device aligned to `alignment`
 (a power of two), or NULL. release gives back what allocate returned, with the same `bytes` and `alignment`. `user`
@@ -617,10 +617,10 @@ const ANNULUS_CALL_ADD_D_V = annulus_call_flag(8) # the same for d_v
 What a call may be given beside its tensors. Set `size` to sizeof(annulus_call_options), best by
 ANNULUS_CALL_OPTIONS_INIT; NULL in place of the struct is the same as that. The arrays are read during the call only.
 
-There is at least one row, but of a rank of several (comm.h). Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows
-as K, Nq == N, and row j of Q, O, LSE and their gradients is position j. With it, row j is position query_start + j,
-and query_start + Nq <= N: the query rows are a part of the N key rows (one token decoded against a cache, a long job
-done in pieces).
+There is at least one row; only a rank of several (comm.h) may have none. Without ANNULUS_CALL_QUERY_WINDOW, Q and
+K have the same number of rows, Nq == N, and row j of Q, O, LSE and their gradients is position j. With it, row j is
+position query_start + j, and query_start + Nq <= N: the query rows are a part of the N key rows (one token decoded
+against a cache, a long job done in pieces).
 
 Sequences: the N rows are one sequence for each batch entry, unless sequence_count says how many there are, S. Then
 they are either
@@ -762,7 +762,7 @@ const ANNULUS_MERGE_OPTIONS_INIT = annulus_merge_options(sizeof(annulus_merge_op
 
 @doc raw"""
 Merges what forward calls over different keys gave the same queries into what one call over all of these keys would
-have given. Of part i, with O_i = outs\[i\] and LSE_i = lses\[i\]:
+have given. With O_i = outs\[i\] and LSE_i = lses\[i\] of part i:
 
 ```text
 LSE[n,h] = log sum_i exp(LSE_i[n,h])        O[n,h] = sum_i exp(LSE_i[n,h] - LSE[n,h]) * O_i[n,h]
@@ -827,9 +827,10 @@ query_length rows from the options' query_start on: 1 <= query_length and query_
 query_length is 0 or N.
 
 row_alignment says what is known of the call's tensors: every row of them (the D elements of a head) begins at a
-multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40
-bytes or more; 0: nothing is known. Workspace is told for all tensors that are so: where ANNULUS_ENGINE_AUTO would
-compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every engine.
+multiple of this number of bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or
+of 2^40 bytes or more; 0: nothing is known. Workspace is told for all tensors that are so: where ANNULUS_ENGINE_AUTO
+would compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every
+engine.
 
 gradient_dtype is that of d_q, d_k and d_v: dtype or 0 for the same, or ANNULUS_FLOAT32 where dtype is bfloat16 or
 float16 and at least one of them is float32. Only backward asks for it.

@@ -2,8 +2,8 @@
 """
     Annulus.LibAnnulus
 
-The C API as it is, one function each; the rest of the package calls it. Statuses and enums are plain integers with
-constants, so that values of a newer library are no trouble.
+The C API, with a Julia function for each of its functions; the rest of the package calls it. Statuses and enums are plain
+integers with constants, so values of a newer library are possible.
 """
 module LibAnnulus
 
@@ -13,8 +13,8 @@ const SONAME = "libannulus.so.1"
 const library_handle = Ref{Ptr{Cvoid}}(C_NULL)
 
 """
-The loaded library: the file that the environment variable ANNULUS_LIBRARY names, else what the system's loader finds. It
-is loaded when it is first used.
+Returns the handle of the library, which is loaded at the first call: the file that the environment variable ANNULUS_LIBRARY
+names, or else the library that the system's loader finds.
 """
 function library()
     if library_handle[] == C_NULL
@@ -32,8 +32,8 @@ end
 """
     @library_call name(argument::Type, ...)::Result
 
-Calls a function of the library. What the arguments point to is kept alive, and the garbage collector of other threads
-does not wait for the call, which may itself wait for those threads (ranks of one process) or take long.
+Calls a function of the library, and keeps alive what the arguments point to. A garbage collection in another thread does not
+wait for the call, since the call may take long, or wait for that thread itself (ranks of one process).
 """
 macro library_call(signature)
     call, result = signature.args
@@ -49,7 +49,7 @@ macro library_call(signature)
         $(root_all...)
         GC.@preserve $(rooted...) begin
             $(convert_all...)
-            # Nothing is allocated between these two.
+            # Nothing may be allocated between enter and leave.
             state = ccall(:jl_gc_safe_enter, Int8, ())
             result = ccall(address, $(esc(result)), ($(types...),), $(plain...))
             ccall(:jl_gc_safe_leave, Cvoid, (Int8,), state)

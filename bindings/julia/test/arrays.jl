@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Views give what copies of them give, and nothing but outputs is written.
+# Views give the same results as copies, and only outputs are written.
 using Annulus, Test
 
 const D, H, N = 16, 4, 64

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 using Annulus, Test
 
-"What f throws."
+"Returns the error that f throws, or nothing."
 function thrown(f)
     try
         f()
@@ -53,15 +53,15 @@ pairs_of(x) = attention(x, x, x; branches = [(16, 1), (64, 4)])
         @test thrown(bad) isa AnnulusError
     end
 
-    # Dimensions are named as Julia counts them.
-    of_lse, lse = Annulus.Context(Annulus.Config([(16, 1)])), zeros(Float32, 9, 4, 1)
+    # Messages name dimensions as Julia counts them.
+    context, lse = Annulus.Context(Annulus.Config([(16, 1)])), zeros(Float32, 9, 4, 1)
     for (words, bad) in (
         "size(q, 1) is 12; " => () -> pairs_of(rand(Float32, 12, 4, 64, 1)),
         "stride(q, 1) is " => () -> pairs_of(PermutedDimsArray(X, (2, 1, 3, 4))),
         "stride(q, 3) is -64; " => () -> pairs_of(view(X, :, :, 64:-1:1, :)),
         "size(k, 2) is 3; " => () -> attention(X, X[:, 1:3, :, :], X; branches = [(16, 1)]),
         "size(q, 3) is 64 and size(k, 3) is 9; " => () -> attention(X, X[:, :, 1:9, :], X[:, :, 1:9, :]; branches = [(16, 1)]),
-        "size(lse, 1) is 9; it must be 64" => () -> Annulus.attention_mass(of_lse, X, X, lse),
+        "size(lse, 1) is 9; it must be 64" => () -> Annulus.attention_mass(context, X, X, lse),
     )
         error = thrown(bad)
         @test error isa AnnulusError

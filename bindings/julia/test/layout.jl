@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The structs lie in memory as the C compiler lays them out. The environment variable ANNULUS_LAYOUT names the C program
-# that tells.
+# The structs have the layout that the C compiler gives them. The environment variable ANNULUS_LAYOUT names the C program
+# that prints it.
 using Annulus, Test
 
 const C = Annulus.LibAnnulus

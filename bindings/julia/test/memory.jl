@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Memory does not grow with what was made and left to the garbage collector, nor with what was closed.
+# Memory does not grow with objects that were left to the garbage collector or closed.
 using Annulus, Test
 
 resident_bytes() = parse(Int, split(read("/proc/self/statm", String))[2]) * 4096

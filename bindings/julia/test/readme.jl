@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The example of README.md.
+# Runs the Julia example of README.md.
 using Test
 
 page = read(joinpath(@__DIR__, "..", "..", "..", "README.md"), String)

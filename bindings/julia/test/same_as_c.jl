@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# The same problem through the C API and through this package gives the same bits. The environment variable
-# ANNULUS_REFERENCE names the C program that computes it (tests/bindings/reference.c says which problem).
+# The C API and this package compute the same bits for the same problem. The environment variable ANNULUS_REFERENCE names
+# the C program that computes it (tests/bindings/reference.c describes the problem).
 using Annulus, Test
 
 const D, H, G, N, B = 16, 4, 2, 65, 2
 const QUERY, KEY, STATISTICS = (D, H, N, B), (D, G, N, B), (N, H, B)
 const WINDOW_START = 41
 
-# Any type of sixteen bits can stand for bfloat16, as BFloat16s' does where it is loaded.
+# Any type of sixteen bits can stand for bfloat16, as that of BFloat16s does.
 primitive type Brain16 16 end
 Annulus.element_code(::Type{Brain16}) = Annulus.LibAnnulus.ANNULUS_BFLOAT16
 

@@ -57,7 +57,7 @@ end
     @test isapprox(cat(results[1][2], results[2][2]; dims = 3), d_k; rtol = 1e-5)
     @test results[1][3] == 0 && results[2][3] > 0 # causal
 
-    # Two shards a rank, of which the first and the last are the first rank's.
+    # Each rank has two shards; the first and the last shard are the first rank's.
     lengths, owners = [17, 15, 20, 12], [0, 1, 1, 0]
     positions = [vcat(1:17, 53:64), 18:52]
     parts = Vector{Any}(undef, 2)
@@ -69,9 +69,9 @@ end
     @test all(isapprox(parts[rank], out[:, :, positions[rank]]; rtol = 1e-5) for rank = 1:2)
     @test_throws ArgumentError Annulus.Context(CONFIG; comm = comms[1], shards = lengths, owners = [0])
 
-    # A rank that waits is freed.
+    # abort() ends the call of a rank that waits.
     pair = Annulus.local_comms(2)
-    Annulus.set_timeout!(pair[1], 60) # now: a communicator in a call would refuse it
+    Annulus.set_timeout!(pair[1], 60) # before the call: a communicator in a call refuses it
     waiting = Threads.@spawn begin
         context = Annulus.Context(CONFIG; comm = pair[1])
         try

@@ -4,10 +4,10 @@
     import annulus
     out = annulus.attention(q, k, v, branches=[(2048, 1), (8192, 4)], causal=True)
 
-q is an array [B, N, H, D] of NumPy, PyTorch, CuPy or JAX, k and v are [B, N, G, D], and so is the result. `Config` says
-which keys a query attends to, `Context` computes forward and backward on a device, `Comm` connects several ranks,
-`Shards` says what they hold. `annulus.torch` has the differentiable function and the modules for PyTorch, `annulus.jax`
-a function for JAX's transforms.
+q and the result are arrays [B, N, H, D] of NumPy, PyTorch, CuPy or JAX; k and v are [B, N, G, D]. `Config` says which
+keys a query attends to, `Context` computes forward and backward on a device, `Comm` connects several ranks, and
+`Shards` says which positions each rank holds. `annulus.torch` has a differentiable function and modules for PyTorch,
+`annulus.jax` a function that JAX's transforms accept.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import numpy as _np
 
 from . import _capi
 from ._arguments import integer, pick
+from ._attention import attention, attention_mass, lse_of_flash_attention, merge
+from ._choices import DEVICE_KINDS
 from ._comm import Comm
 from ._config import Branch, Config
-from ._context import Context, Estimate, Traffic, attention, attention_mass, lse_of_flash_attention, merge
+from ._context import Context, Estimate, Traffic
 from ._errors import (
     ArgumentError,
     CommError,
@@ -67,21 +69,20 @@ __version__: str = _capi.annulus_version_string()
 
 
 def build_info() -> str:
-    """One line for bug reports: version, compiler, vector instructions, CUDA."""
+    """Returns one line for bug reports: version, compiler, vector instructions, CUDA."""
     return _capi.annulus_build_info()
 
 
 def device_count(kind: DeviceKind = "cuda") -> int:
-    """How many devices of a kind, "cpu" or "cuda", can be used on this machine."""
-    kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
-    return made(_capi.annulus_device_count(pick("kind", kind, kinds)))
+    """Returns how many devices of a kind, "cpu" or "cuda", can be used on this machine."""
+    return made(_capi.annulus_device_count(pick("kind", kind, DEVICE_KINDS)))
 
 
 def hilbert_curve(length: int, width: int = 0) -> _np.ndarray:
-    """The order that order="hilbert" gives a segment of `length` positions: element p is the position visited p-th.
+    """Returns the order of the positions in a segment with order="hilbert": element p is the p-th position, from 0.
 
-    width: the columns of the grid, a divisor of length; 0: the smallest one that is at least its square root. Returns
-    int64 [length].
+    length: the positions of the segment. width: the number of columns of the grid, a divisor of length; 0: the smallest
+    divisor that is at least the square root of length. Returns int64 [length].
     """
     length, width = integer("length", length), integer("width", width)
     try:
@@ -97,7 +98,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """annulus.torch and annulus.jax are imported when they are first used: PyTorch and JAX need not be there."""
+    """Imports annulus.torch and annulus.jax when they are first used, since PyTorch and JAX may be missing."""
     if name in ("jax", "torch"):
         import importlib
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain arguments as the C API takes them; what is of another kind is refused by name."""
+"""Checks of simple arguments. A value of a wrong kind is refused with the argument's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._errors import ArgumentError
 
 
 def integer(name: str, value: Any, bits: int = 64) -> int:
-    """An int, or what stands for one, such as NumPy's."""
+    """Returns an int, or a number that acts as one, such as NumPy's, as an int of at most `bits` bits."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -23,7 +23,7 @@ def integer(name: str, value: Any, bits: int = 64) -> int:
 
 
 def integers(name: str, values: Any, bits: int = 64) -> list[int]:
-    """A list, or another iterable, of int."""
+    """Returns an iterable of int as a list."""
     try:
         if isinstance(values, (str, bytes)):
             raise TypeError
@@ -34,14 +34,14 @@ def integers(name: str, values: Any, bits: int = 64) -> list[int]:
 
 
 def host_integers(name: str, values: Any) -> list[int]:
-    """integers() of a list or of an array in host memory, such as NumPy's or a CPU tensor of PyTorch."""
+    """Returns a list or an array in host memory, such as NumPy's or a CPU tensor of PyTorch, as a list of int."""
     if hasattr(values, "__cuda_array_interface__"):
         raise ArgumentError(f"{name} is on a CUDA device; it must be in host memory: a list, a NumPy array, a CPU tensor")
     return integers(name, values.tolist() if hasattr(values, "tolist") else values)
 
 
 def number(name: str, value: Any) -> float:
-    """A float, or what stands for one; no tensor whose gradient is wanted, for it would have none."""
+    """Returns a number as a float. Refuses a tensor that requires a gradient, since it would get none."""
     try:
         if isinstance(value, (str, bytes)) or getattr(value, "requires_grad", False):
             raise TypeError
@@ -51,19 +51,19 @@ def number(name: str, value: Any) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False, also as 1 or 0."""
+    """Returns True, False, 1 or 0 as a bool."""
     if isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
     raise ArgumentError(f"{name} is {value!r}; it must be True or False")
 
 
 def name_of(code: int, choices: Mapping[str, int]) -> str:
-    """The word that stands for a number of the C API."""
+    """Returns the word for a number of the C API."""
     return next(name for name, value in choices.items() if value == code)
 
 
 def pick(name: str, value: Any, choices: Mapping[str, Any]) -> Any:
-    """What a word stands for."""
+    """Returns the value of a word. Refuses other words."""
     if isinstance(value, str) and value in choices:
         return choices[value]
     raise ArgumentError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")

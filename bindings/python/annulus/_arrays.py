@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of other libraries as the C API's tensors, without a copy; and new arrays of the same kind."""
+"""Views of other libraries' arrays, which become the C API's tensors without a copy; new arrays of the same library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _capi
 from ._ending import check_not_ending
-from ._errors import ArgumentError, UnsupportedError, of_driver
+from ._errors import ArgumentError, UnsupportedError, driver_error
 from .types import Layout
 
 Shape = Tuple[int, ...]
@@ -26,15 +26,22 @@ DTYPES = {
 }
 BYTES = {name: _capi.annulus_dtype_bits(number) // 8 for name, number in DTYPES.items()}
 
-CPU: Tuple[str, int] = ("cpu", 0)
+# A device: ("cpu", 0) or ("cuda", number).
+Place = Tuple[str, int]
+CPU: Place = ("cpu", 0)
 
-# DLPack's numbers.
+# DLPack's numbers for kinds of devices and of dtypes.
 _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
 _DL_TYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 
+def lse_dtype(dtype: str) -> str:
+    """Returns the dtype of LSE and mass for rows of `dtype`."""
+    return "float64" if dtype == "float64" else "float32"
+
+
 def exchanged(axes: Sequence[int]) -> Shape:
-    """[..., N, heads, D] of [..., heads, N, D], and back again."""
+    """Exchanges the axes N and heads of [..., heads, N, D] or [..., N, heads, D]."""
     *batch, first, second, last = axes
     return (*batch, second, first, last)
 
@@ -47,52 +54,58 @@ class View(NamedTuple):
     dtype: str
     shape: Shape
     strides: Shape
-    device: Tuple[str, int]
+    device: Place
     read_only: bool
     library: Library
-    array: Any  # what keeps the memory; the array itself, or a DLPack owner
-    is_result: bool = False  # of the caller's, to be written to
+    array: Any  # keeps the memory: the array itself, or with it the owner of its DLPack capsule
+    is_result: bool = False  # the caller's array, to which a result is written
 
     def laid_out(self, layout: Layout | None) -> View:
-        """The view of an array of this layout with its axes as [B, N, heads, D]."""
+        """Returns the view with its axes as [B, N, heads, D], if the array has this layout."""
         if layout != "bhnd" or len(self.shape) < 3:
             return self
         return self._replace(shape=exchanged(self.shape), strides=exchanged(self.strides))
 
 
 class Library(NamedTuple):
-    """What is needed of the library that an array comes from."""
+    """The functions of the library that an array comes from."""
 
     name: str
-    # (shape, dtype, like: View) -> array
+    # (shape, dtype, like: View): makes an array on the device of `like`.
     empty: Callable[[Shape, str, View], Any]
-    # device number -> the address of the library's current CUDA stream
+    # (device number): returns the address of the library's current CUDA stream.
     stream: Callable[[int], int]
-    # (stream, device number): makes what was written on the stream visible to the library
+    # (stream, device number): makes results that were written on the stream visible to the library.
     finish: Callable[[int, int], None]
-    # how a copy with its elements side by side is made, {} being the array
+    # The expression that makes a contiguous copy, for messages; {} stands for the array.
     copy: str
 
 
 def _nothing(stream: int, device: int) -> None:
-    """The library orders its work on the same stream."""
+    """Does nothing, since the library orders its work on the same stream."""
 
 
-# --- NumPy, and whatever has a buffer of the host's
+# --- NumPy, and all others with a buffer in host memory
 
 
 def _host_dtype(name: str) -> Any:
     if name == "bfloat16":
-        import ml_dtypes  # where a bfloat16 array came from
+        import ml_dtypes  # it is there: the caller's bfloat16 array came from it
 
         return ml_dtypes.bfloat16
     return name
 
 
-_NUMPY = Library("numpy", lambda shape, dtype, like: np.empty(shape, _host_dtype(dtype)), lambda device: 0, _nothing, "np.ascontiguousarray({})")
+_NUMPY = Library(
+    "numpy",
+    lambda shape, dtype, like: np.empty(shape, _host_dtype(dtype)),
+    lambda device: 0,
+    _nothing,
+    "np.ascontiguousarray({})",
+)
 
 
-def _elements(name: str, byte_strides: Sequence[int], shape: Shape, dtype: str) -> Shape:
+def _element_strides(name: str, byte_strides: Sequence[int], shape: Shape, dtype: str) -> Shape:
     size = BYTES[dtype]
     for stride, length in zip(byte_strides, shape):
         if stride % size and length > 1:
@@ -113,7 +126,7 @@ def check_dtype(name: str, dtype: str, array: Any = None) -> str:
 def _from_numpy(name: str, array: np.ndarray) -> View:
     dtype = check_dtype(name, array.dtype.name, array)
     address, read_only = array.__array_interface__["data"]
-    strides = _elements(name, array.strides, array.shape, dtype)
+    strides = _element_strides(name, array.strides, array.shape, dtype)
     return View(name, address, dtype, array.shape, strides, CPU, read_only, _NUMPY, array)
 
 
@@ -144,7 +157,7 @@ def torch_view(name: str, tensor: Any) -> View:
         raise UnsupportedError(f"{name} is a tensor on {device}; it must be on the CPU or a CUDA device")
     try:
         address, strides = tensor.data_ptr(), tensor.stride()
-    except RuntimeError:  # a sparse one, or one that stands for others while PyTorch transforms a function
+    except RuntimeError:  # a sparse tensor, or a stand-in while PyTorch transforms a function
         raise UnsupportedError(
             f"{name} is a tensor of {tensor.layout} without memory of its own; it must be a plain dense one"
         ) from None
@@ -180,7 +193,7 @@ _CUPY = Library("cupy", _cupy_empty, _cupy_stream, _nothing, "cupy.ascontiguousa
 
 def _from_cupy(name: str, array: Any) -> View:
     dtype = check_dtype(name, array.dtype.name)
-    strides = _elements(name, array.strides, array.shape, dtype)
+    strides = _element_strides(name, array.strides, array.shape, dtype)
     return View(name, array.data.ptr, dtype, array.shape, strides, ("cuda", array.device.id), False, _CUPY, array)
 
 
@@ -197,7 +210,7 @@ def _default_stream(device: int) -> int:
 
 
 def _synchronise(stream: int, device: int) -> None:
-    """Waits for a stream of a device's primary context, through the driver."""
+    """Waits for a stream of a device's primary context, by CUDA's driver."""
     cuda = ctypes.CDLL("libcuda.so.1")
     number, context = ctypes.c_int(), ctypes.c_void_p()
     calls = [
@@ -210,19 +223,19 @@ def _synchronise(stream: int, device: int) -> None:
     ]
     for call in calls:
         if result := call():
-            raise of_driver(f"waiting for device {device}", result)
+            raise driver_error(f"waiting for device {device}", result)
 
 
 _UNKNOWN = Library("unknown", _unknown_empty, _default_stream, _synchronise, "a contiguous copy of {}")
 
 
 def _cuda_device_of(address: int) -> int:
-    """The CUDA device whose memory an address is."""
+    """Returns the number of the CUDA device whose memory holds an address."""
     cuda = ctypes.CDLL("libcuda.so.1")
     number = ctypes.c_int()
     device_ordinal = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     if result := cuda.cuPointerGetAttribute(ctypes.byref(number), device_ordinal, ctypes.c_ulonglong(address)):
-        raise of_driver("asking for the device of an address", result)
+        raise driver_error("asking for the device of an address", result)
     return number.value
 
 
@@ -231,11 +244,11 @@ def _from_cuda_array_interface(name: str, array: Any) -> View:
     shape = tuple(interface["shape"])
     dtype = check_dtype(name, np.dtype(interface["typestr"]).name)
     byte_strides = interface.get("strides")
-    strides = _elements(name, byte_strides, shape, dtype) if byte_strides else contiguous(shape)
+    strides = _element_strides(name, byte_strides, shape, dtype) if byte_strides else contiguous(shape)
     address, read_only = interface["data"]
     device = ("cuda", _cuda_device_of(address) if address else 0)
     stream = interface.get("stream")
-    if stream:  # 1 and 2 are the legacy and the thread's default stream, for the driver too
+    if stream:  # 1 and 2 are the legacy and the thread's default stream, here and in the driver
         _synchronise(stream, device[1])
     return View(name, address, dtype, shape, strides, device, bool(read_only), _UNKNOWN, array)
 
@@ -244,6 +257,7 @@ def _from_cuda_array_interface(name: str, array: Any) -> View:
 
 
 def contiguous(shape: Shape) -> Shape:
+    """Returns the strides of a contiguous array, in elements."""
     strides, step = [], 1
     for length in reversed(shape):
         strides.append(step)
@@ -252,7 +266,7 @@ def contiguous(shape: Shape) -> Shape:
 
 
 def _capsule(array: Any, stream: int | None) -> Any:
-    """A DLPack capsule, of a versioned tensor where the library makes them; ordered before `stream`."""
+    """Returns a DLPack capsule, versioned if the library can. Work on `stream` sees what was written to the array."""
     try:
         return array.__dlpack__(stream=stream, max_version=(1, 0))
     except TypeError:
@@ -288,7 +302,7 @@ def _jax_empty(shape: Shape, dtype: str, like: View) -> Any:
         return jax.numpy.empty(shape, dtype).block_until_ready()
 
 
-# A JAX array is written once, here, before anybody else has seen it.
+# annulus writes to a JAX array that it has just made. JAX takes arrays for constant from then on.
 _JAX = Library("jax", _jax_empty, _default_stream, _synchronise, "{}.copy()")
 
 
@@ -301,12 +315,12 @@ def _from_jax(name: str, array: Any) -> View:
     return _from_dlpack(name, array, _JAX)._replace(read_only=True)
 
 
-# --- Any of them
+# --- An array of any library
 
 
 def view(name: str, array: Any) -> View:
-    """An array as it lies in memory. Raises ArgumentError, UnsupportedError or TypeError where that is impossible."""
-    check_not_ending()  # NumPy and others fail then in words of their own
+    """Returns the view of an array. Raises ArgumentError, UnsupportedError or TypeError if it cannot be viewed."""
+    check_not_ending()  # first, since NumPy and other libraries then fail with unclear messages
     if isinstance(array, np.ndarray):
         if isinstance(array, np.ma.MaskedArray):
             raise ArgumentError(f"{name} is a masked array; it must be an array without a mask, as filled() gives")
@@ -328,7 +342,7 @@ def view(name: str, array: Any) -> View:
         return _from_numpy(name, np.asarray(memoryview(array)))
     except TypeError:
         kind = type(array)
-        if hasattr(array, "__array__"):  # reads it, perhaps from a file, or computes it: the caller is to decide when
+        if hasattr(array, "__array__"):  # it may read a file or compute; the caller should decide when
             raise TypeError(
                 f"{name} is a {kind.__module__}.{kind.__qualname__}; np.asarray({name}) makes an array of NumPy of it, "
                 "which is taken"
@@ -340,27 +354,27 @@ def view(name: str, array: Any) -> View:
 
 
 def library_of(array: Any) -> Any:
-    """The module with the functions for arrays of a kind: torch, jax.numpy, cupy or numpy."""
+    """Returns the module with the functions for an array: torch, jax.numpy, cupy or numpy."""
     library = type(array).__module__.partition(".")[0]
     names = {"torch": "torch", "jax": "jax.numpy", "jaxlib": "jax.numpy", "cupy": "cupy"}
     return importlib.import_module(names.get(library, "numpy"))
 
 
 def tensor(view: View, ndim: int) -> Any:
-    """The C API's tensor; of `ndim` dimensions, of which a first one of length 1 may be left out."""
+    """Makes the C API's tensor of `ndim` dimensions. The first may be missing in the array, and then has length 1."""
     shape, strides = view.shape, view.strides
     check_ndim(view.name, len(shape), ndim)
     if 0 not in shape:
         _check_strides(view, ndim)
     if len(shape) == ndim - 1:
-        shape, strides = (1, *shape), (0, *strides)  # of one entry: nobody steps over it
+        shape, strides = (1, *shape), (0, *strides)  # length 1: the stride is never used
     # An array without elements may have no address; NULL would be refused before its shape is.
     address = view.address or (BYTES[view.dtype] if 0 in shape else None)
     return _capi.annulus_tensor(address, DTYPES[view.dtype], shape, strides)
 
 
 def _check_strides(view: View, ndim: int) -> None:
-    """Refuses the strides that the library would refuse, and says how to get others."""
+    """Refuses strides that the library would refuse, and says how to make an array with other strides."""
     wrong = None
     if min(view.strides) < 0:
         wrong = f"strides {view.strides} in elements; none may be negative"
@@ -373,13 +387,14 @@ def _check_strides(view: View, ndim: int) -> None:
 
 
 def check_ndim(name: str, found: int, ndim: int = 4) -> None:
-    """Arrays of heads have 4 dimensions, those of the LSE 3; B may be left out."""
+    """Refuses a wrong number of dimensions. ndim: 4 for rows, 3 for LSE and mass; B may be left out."""
     if found not in (ndim - 1, ndim):
         axes = "[B, N, heads, D] (with layout='bhnd' [B, heads, N, D])" if ndim == 4 else "[B, heads, N]"
         raise ArgumentError(f"{name} has {found} dimensions; it must have {ndim}, {axes}, or {ndim - 1}, without B")
 
 
 def writable(view: View) -> View:
+    """Returns the view marked as a result. Refuses a read-only array."""
     if view.read_only:
         raise ArgumentError(f"{view.name} is read-only; results are written to it")
     return view._replace(is_result=True)

@@ -37,29 +37,30 @@ def _options(*, creation_timeout: Any = None, may_abort: bool = False) -> Any:
 class Comm:
     """One rank's end of a communicator. Made by the class methods below, used by `annulus.Context(comm=…)`.
 
-    Each rank holds a contiguous shard of the sequence, and all make the same calls in the same order. Contexts may share
-    an end and call one after the other; a call beside another is an ArgumentError. Any thread may use abort() and failure.
+    Each rank holds one or several shards of the sequence, and all ranks make the same calls in the same order. Contexts
+    may share an end and call one after the other; two calls at the same time are an ArgumentError. Any thread may use
+    abort() and failure.
 
-    DeclinedError and ArgumentError leave a communicator usable. After a CommError it is broken for good (failure says
-    so): let go of it and of its contexts, and make a new one together with the ranks that are left.
+    DeclinedError and ArgumentError leave a communicator usable. A CommError breaks it for good, and `failure` says so.
+    Then drop it and its contexts, and make a new one together with the remaining ranks.
     """
 
     def __init__(self, handle: Any, kind: str) -> None:
-        """Not to be called: the class methods make communicators. kind: "local", "mpi" or "nccl"."""
+        """Is not for callers: the class methods make communicators. kind: "local", "mpi" or "nccl"."""
         self._held_handle = handle
         self._finalizer = weakref.finalize(self, _capi.annulus_comm_destroy, handle)
         self.kind = kind
 
     @classmethod
     def local(cls, ranks: int) -> list[Comm]:
-        """The ends of a communicator between `ranks` threads of this process; element i is rank i's."""
+        """Makes the ends of a communicator between `ranks` threads of this process; element i is rank i's."""
         return [cls(end, "local") for end in made(_capi.annulus_comm_create_local(_count(ranks), None))]
 
     @classmethod
     def mpi(cls, communicator: Any) -> Comm:
-        """Over the processes of an mpi4py communicator, or the address of an MPI_Comm. Collective.
+        """Makes an end over the processes of an mpi4py communicator, or of an MPI_Comm at an address. Collective.
 
-        mpi4py must use the MPI library that annulus's part for MPI is linked with; else UnsupportedError.
+        Raises UnsupportedError unless mpi4py uses the MPI library that annulus's MPI plugin is linked with.
         """
         if not isinstance(communicator, int):
             from mpi4py import MPI
@@ -73,15 +74,15 @@ class Comm:
 
     @staticmethod
     def nccl_id() -> bytes:
-        """A new NCCL id: what one rank makes and every rank hands to from_nccl_id()."""
+        """Makes a new NCCL id. One rank makes it, and every rank passes it to from_nccl_id()."""
         return made(_capi.annulus_nccl_id_generate())
 
     @classmethod
     def from_nccl_id(
         cls, id: bytes, ranks: int, rank: int, device: int, *, creation_timeout: float | None = None
     ) -> Comm:
-        """Rank `rank` of `ranks` over NCCL, on CUDA device number `device`. Collective: waits for the other ranks, for
-        at most creation_timeout seconds (None: 300)."""
+        """Makes the end of rank `rank` of `ranks` over NCCL, on CUDA device number `device`. Collective: waits for the
+        other ranks, for at most creation_timeout seconds (None: 300)."""
         if not isinstance(id, bytes) or len(id) != _NCCL_ID_BYTES:
             raise ArgumentError(
                 f"id is {id!r:.40}; it must be the {_NCCL_ID_BYTES} bytes that one rank's nccl_id() made"
@@ -92,9 +93,10 @@ class Comm:
 
     @classmethod
     def nccl_devices(cls, devices: Union[int, Sequence[int]], *, creation_timeout: float | None = None) -> list[Comm]:
-        """The ends over several CUDA devices of this process, each for a thread of its own: a number or a list.
+        """Makes the ends over several CUDA devices of this process, each for a thread of its own.
 
-        creation_timeout: how many seconds NCCL has to connect them; None: 300.
+        devices: how many, or a list of their numbers. creation_timeout: how many seconds NCCL has to connect them;
+        None: 300.
         """
         numbers = None if isinstance(devices, int) else integers("devices", devices, 32)
         ranks = _count(devices if numbers is None else len(numbers))
@@ -103,10 +105,10 @@ class Comm:
 
     @classmethod
     def from_nccl(cls, address: int, *, may_abort: bool = False) -> Comm:
-        """Uses an existing ncclComm_t, such as cupy's NcclCommunicator.comm, which stays the caller's.
+        """Makes an end over an existing ncclComm_t, such as cupy's NcclCommunicator.comm. It stays the caller's.
 
-        It must be of the libnccl.so.2 that is loaded in the process. may_abort: annulus aborts it when it fails; else
-        NCCL's kernels may wait on the GPU until its owner does, once this object is gone.
+        It must come from the libnccl.so.2 that is loaded in the process. may_abort: annulus aborts it when it fails.
+        Otherwise, once this object is gone, NCCL's kernels may wait on the GPU until the owner aborts it.
         """
         if not isinstance(address, int):
             raise ArgumentError(f"address is {address!r}; it must be an int, the address of an ncclComm_t")
@@ -114,7 +116,7 @@ class Comm:
 
     @property
     def _handle(self) -> Any:
-        check_not_ending()  # where it may be destroyed
+        check_not_ending()  # then it may be destroyed
         return self._held_handle
 
     @property
@@ -128,16 +130,16 @@ class Comm:
         return made(_capi.annulus_comm_rank(self._handle))
 
     def set_timeout(self, seconds: float) -> None:
-        """How long a call waits for another rank before it fails with CommError: 300 seconds unless set."""
+        """Sets how long a call waits for another rank before it fails with CommError; 300 seconds by default."""
         check(_capi.annulus_comm_set_timeout(self._handle, number("seconds", seconds)))
 
     def abort(self) -> None:
-        """Breaks the communicator: calls that wait in it, in any thread, raise CommError."""
+        """Breaks the communicator: calls that wait for a rank, in any thread, raise CommError."""
         check(_capi.annulus_comm_abort(self._handle))
 
     @property
     def failure(self) -> Error | None:
-        """Why the communicator broke, an exception that is not raised; None where it is usable, as far as this rank
+        """Why the communicator broke, as an exception that is not raised; None if it is usable, as far as this rank
         knows. Over NCCL it may break after a call has returned. Never waits."""
         return failure(made(_capi.annulus_comm_status(self._handle)))
 

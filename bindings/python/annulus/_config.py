@@ -12,8 +12,9 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NoReturn, Sequence, Tuple, Union, cast
 
-from . import _capi
+from . import _capi, _plot
 from ._arguments import flag, integer, integers, name_of, number, pick
+from ._choices import ENGINES, EXCHANGES, KEY_RULES, ORDERS, PADDINGS, PHASES, QUERIES
 from ._errors import ArgumentError, check, made
 from ._mistakes import Reach, warn_of_exchanged_numbers
 from ._unknown import refuse
@@ -26,44 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Branch", "Config"]
 
-_PHASES = {"block": _capi.ANNULUS_PHASE_BLOCK, "interleave": _capi.ANNULUS_PHASE_INTERLEAVE}
-_QUERIES = {
-    "dilated": _capi.ANNULUS_QUERY_DILATED,
-    "residue": _capi.ANNULUS_QUERY_RESIDUE,
-    "every": _capi.ANNULUS_QUERY_EVERY,
-}
-_ORDERS = {"linear": _capi.ANNULUS_ORDER_LINEAR, "hilbert": _capi.ANNULUS_ORDER_HILBERT}
-_PADDINGS = {"exact": _capi.ANNULUS_PADDING_EXACT, "zero_keys": _capi.ANNULUS_PADDING_ZERO_KEYS}
-_KEY_RULES = {"each_branch": _capi.ANNULUS_KEY_EACH_BRANCH, "once": _capi.ANNULUS_KEY_ONCE}
-_EXCHANGES = {
-    "auto": _capi.ANNULUS_EXCHANGE_AUTO,
-    "ring": _capi.ANNULUS_EXCHANGE_RING,
-    "gather": _capi.ANNULUS_EXCHANGE_GATHER,
-}
-
-
-ENGINES = {
-    _capi.annulus_engine_name(engine): engine
-    for engine in (
-        _capi.ANNULUS_ENGINE_AUTO,
-        _capi.ANNULUS_ENGINE_REFERENCE,
-        _capi.ANNULUS_ENGINE_CPU,
-        _capi.ANNULUS_ENGINE_GEMM,
-        _capi.ANNULUS_ENGINE_FUSED,
-        _capi.ANNULUS_ENGINE_MMA,
-    )
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """One branch: segments of `segment_length` positions, every `dilation`-th of which is kept.
+    """One branch: segments of `segment_length` positions, and every `dilation`-th position of a segment.
 
     segment_length: w >= 1, or 0 for the whole sequence.
     dilation: r >= 1.
-    heads: None for all query heads, or (first, count); a count of 0: all from first on.
-    phase: which residue a head uses: "block" (LongNet's code), "interleave" (LongNet's paper), or an int, the same
-        residue for every head.
+    heads: None for all query heads, or (first, count); a count of 0: all heads from first on.
+    phase: which residue a head uses: "block" (LongNet's code), "interleave" (LongNet's paper), or an int, one residue
+        for all heads.
     query: "dilated" (LongNet: queries and keys of the head's residue), "residue" (keys of the query's own residue),
         "every" (any query, keys of the head's residue).
     order: "linear", or "hilbert" along a Hilbert curve over a grid of `grid_width` columns (0: nearly square).
@@ -88,10 +61,10 @@ class Branch:
             put("phase", integer("phase", self.phase))
             if self.phase < 0:
                 raise ArgumentError(f"phase is {self.phase}; it must be at least 0")
-        elif self.phase not in _PHASES:
-            raise ArgumentError(f"phase is {self.phase!r}; it must be {', '.join(map(repr, _PHASES))} or an int")
-        pick("query", self.query, _QUERIES)
-        pick("order", self.order, _ORDERS)
+        elif self.phase not in PHASES:
+            raise ArgumentError(f"phase is {self.phase!r}; it must be {', '.join(map(repr, PHASES))} or an int")
+        pick("query", self.query, QUERIES)
+        pick("order", self.order, ORDERS)
         if self.heads is not None:
             try:
                 first, count = self.heads
@@ -104,6 +77,7 @@ BranchLike = Union[Branch, Tuple[int, int], BranchDict]
 
 
 def branch_of(value: BranchLike) -> Branch:
+    """Returns what a caller gave for one branch as a Branch."""
     if isinstance(value, Branch):
         return value
     try:
@@ -120,7 +94,7 @@ def branch_of(value: BranchLike) -> Branch:
 
 
 def listed(branches: Iterable[BranchLike]) -> Tuple[BranchLike, ...]:
-    """What was given for branches, as a tuple."""
+    """Returns what a caller gave for branches as a tuple."""
     try:
         if isinstance(branches, (str, bytes, Mapping)):
             raise TypeError
@@ -138,10 +112,10 @@ def _add_branch(handle: Any, branch: Branch) -> None:
     if branch.heads is not None:
         raw.first_head, raw.head_count = branch.heads
     if isinstance(branch.phase, str):
-        raw.phase_rule = _PHASES[branch.phase]
+        raw.phase_rule = PHASES[branch.phase]
     else:
         raw.phase_rule, raw.residue = _capi.ANNULUS_PHASE_FIXED, branch.phase
-    raw.query_rule, raw.order = _QUERIES[branch.query], _ORDERS[branch.order]
+    raw.query_rule, raw.order = QUERIES[branch.query], ORDERS[branch.order]
     made(_capi.annulus_config_add_branch(handle, raw))
 
 
@@ -153,9 +127,9 @@ def _branch_of(handle: Any, index: int) -> Branch:
         raw.segment_length,
         raw.dilation,
         heads=(raw.first_head, raw.head_count) if raw.first_head or raw.head_count else None,
-        phase=raw.residue if fixed else cast(Any, name_of(raw.phase_rule, _PHASES)),
-        query=cast(Any, name_of(raw.query_rule, _QUERIES)),
-        order=cast(Any, name_of(raw.order, _ORDERS)),
+        phase=raw.residue if fixed else cast(Any, name_of(raw.phase_rule, PHASES)),
+        query=cast(Any, name_of(raw.query_rule, QUERIES)),
+        order=cast(Any, name_of(raw.order, ORDERS)),
         grid_width=raw.grid_width,
     )
 
@@ -167,24 +141,24 @@ def _head_shard_of(handle: Any) -> Tuple[int, int] | None:
 
 
 def _options_of(handle: Any) -> dict[str, Any]:
-    """What a C config holds, as Config's arguments."""
+    """Returns the contents of a C config as Config's arguments."""
     scale = made(_capi.annulus_config_get_scale(handle))
     return dict(
         branches=[_branch_of(handle, index) for index in range(made(_capi.annulus_config_branch_count(handle)))],
         causal=bool(made(_capi.annulus_config_get_causal(handle))),
-        key_rule=name_of(made(_capi.annulus_config_get_key_rule(handle)), _KEY_RULES),
-        padding=name_of(made(_capi.annulus_config_get_padding_rule(handle)), _PADDINGS),
+        key_rule=name_of(made(_capi.annulus_config_get_key_rule(handle)), KEY_RULES),
+        padding=name_of(made(_capi.annulus_config_get_padding_rule(handle)), PADDINGS),
         head_shard=_head_shard_of(handle),
         scale=None if math.isnan(scale) else scale,
         engine=name_of(made(_capi.annulus_config_get_engine(handle)), ENGINES),
         allow_tf32=bool(made(_capi.annulus_config_get_allow_tf32(handle))),
         workspace_limit=made(_capi.annulus_config_get_workspace_limit(handle)),
-        exchange=name_of(made(_capi.annulus_config_get_exchange(handle)), _EXCHANGES),
+        exchange=name_of(made(_capi.annulus_config_get_exchange(handle)), EXCHANGES),
     )
 
 
-def _taken_apart(status_and_handle: Any, *add: Any) -> dict[str, Any]:
-    """The options of a new C config, to which `add`, a function and its arguments, has added branches."""
+def _options_and_destroy(status_and_handle: Any, *add: Any) -> dict[str, Any]:
+    """Returns the options of a new C config, and destroys it. add: a function that adds branches, and its arguments."""
     handle = made(status_and_handle)
     try:
         if add:
@@ -195,31 +169,31 @@ def _taken_apart(status_and_handle: Any, *add: Any) -> dict[str, Any]:
 
 
 class _ContextsOfThread(threading.local):
-    """The contexts that calls of a thread have made for a config, by device and number of CPU threads. They live as long
-    as the config."""
+    """The contexts that the calls of a thread made for a config, by device and number of CPU threads. The config keeps
+    them alive."""
 
     def __init__(self) -> None:
         self.by_place: Dict[Tuple[Tuple[str, int], int], Any] = {}
 
 
 class Config:
-    """Which keys each query attends to, and how the work is to be done. Immutable, comparable, hashable.
+    """Which keys each query attends to, and how annulus computes it. Immutable, comparable, hashable.
 
     branches: a list of (segment length, dilation), of `Branch`, or of dicts with a Branch's fields.
     causal: a query attends only to keys at its own position or before.
     padding: "exact", or "zero_keys" as LongNet's published code pads.
-    key_rule: how often a key counts that several branches give to a query: "each_branch", once for each, or "once".
-    head_shard: None where a call has all heads; (first, total) where it has some of `total` heads, from `first` on, as
-        with tensor parallelism: head ranges and phases of the branches count over all `total`.
+    key_rule: how often a key counts that several branches give to a query: "each_branch", once for each branch, or
+        "once".
+    head_shard: None if a call has all heads. (first, total) if it has some of `total` heads, from `first` on, as with
+        tensor parallelism. Head ranges and phases of the branches then count over all `total` heads.
     scale: the factor on q·k; None is 1/sqrt(D).
     engine: "auto", "cpu", "fused", "gemm", "mma" or "reference".
     allow_tf32: products of float32 tensors may be computed in TF32.
-    workspace_limit: an upper bound in bytes for the memory of a call besides its tensors; 0 is the engine's choice.
+    workspace_limit: an upper bound in bytes for the memory of a call besides its tensors; 0: the engine decides.
     exchange: how ranks exchange rows: "auto", "ring" or "gather".
 
-    All of them can be read back as attributes.
-
-    The same config computes the same everywhere: `annulus.attention`, `annulus.Context` and `annulus.torch` take one.
+    Every option can be read back as an attribute. `annulus.attention`, `annulus.Context` and `annulus.torch` take a
+    config, and compute the same with it.
     """
 
     __slots__ = ("_handle", "_text", "_reach", "_contexts", "__weakref__")
@@ -264,8 +238,8 @@ class Config:
         if not made(_capi.annulus_config_branch_count(handle)):
             raise ArgumentError("branches is empty; at least one (segment length, dilation) is needed")
         check(_capi.annulus_config_set_causal(handle, int(flag("causal", causal))))
-        check(_capi.annulus_config_set_padding_rule(handle, pick("padding", padding, _PADDINGS)))
-        check(_capi.annulus_config_set_key_rule(handle, pick("key_rule", key_rule, _KEY_RULES)))
+        check(_capi.annulus_config_set_padding_rule(handle, pick("padding", padding, PADDINGS)))
+        check(_capi.annulus_config_set_key_rule(handle, pick("key_rule", key_rule, KEY_RULES)))
         if head_shard is not None:
             try:
                 first, total = head_shard
@@ -283,9 +257,9 @@ class Config:
         if limit < 0:
             raise ArgumentError(f"workspace_limit is {limit}; it must be at least 0")
         check(_capi.annulus_config_set_workspace_limit(handle, limit))
-        check(_capi.annulus_config_set_exchange(handle, pick("exchange", exchange, _EXCHANGES)))
+        check(_capi.annulus_config_set_exchange(handle, pick("exchange", exchange, EXCHANGES)))
         self._handle = handle
-        # Everything that the C config holds, as plain data: what equality, hashing, pickling and compiled graphs go by.
+        # The contents of the C config as plain data. Equality, hashing, pickling and compiled graphs use this text.
         held = _options_of(handle)
         self._reach = Reach(held["branches"], held["head_shard"])
         held["branches"] = [list(dataclasses.astuple(branch)) for branch in held["branches"]]
@@ -303,27 +277,27 @@ class Config:
         count: int = 6,
         **options: Unpack[ConfigOptions],
     ) -> Config:
-        """LongNet's geometric series: `count` branches of segment_length * segment_ratio**i, dilation_ratio**i."""
+        """Makes LongNet's geometric series: `count` branches (segment_length * segment_ratio**i, dilation_ratio**i)."""
         numbers = [
             integer("segment_length", segment_length),
             integer("segment_ratio", segment_ratio),
             integer("dilation_ratio", dilation_ratio),
             integer("count", count, 32),
         ]
-        preset = _taken_apart(_capi.annulus_config_create(), _capi.annulus_config_add_longnet, *numbers)
+        preset = _options_and_destroy(_capi.annulus_config_create(), _capi.annulus_config_add_longnet, *numbers)
         return cls(**{**preset, **options})
 
     @classmethod
     def gigapath(cls, **options: Unpack[ConfigOptions]) -> Config:
-        """The five branches and the zero_keys padding of Prov-GigaPath's slide encoder (H = 16, D = 48)."""
-        preset = _taken_apart(_capi.annulus_config_create(), _capi.annulus_config_add_preset, "gigapath")
+        """Makes the five branches and the zero_keys padding of Prov-GigaPath's slide encoder (H = 16, D = 48)."""
+        preset = _options_and_destroy(_capi.annulus_config_create(), _capi.annulus_config_add_preset, "gigapath")
         return cls(**{**preset, **options})
 
     @classmethod
     def head_groups(
         cls, heads: int, segment_lengths: Sequence[int], dilations: Sequence[int], **options: Unpack[ConfigOptions]
     ) -> Config:
-        """Branches that share the `heads` query heads out among themselves instead of each serving all."""
+        """Divides the `heads` query heads among the branches, so that each head has one branch."""
         heads = integer("heads", heads, 32)
         lengths, rates = integers("segment_lengths", segment_lengths), integers("dilations", dilations)
         if len(lengths) != len(rates):
@@ -335,24 +309,24 @@ class Config:
                 f"segment_lengths has {len(lengths)} numbers; it must have from 1 to {heads}, the heads"
             )
         groups = _capi.annulus_config_add_head_groups, heads, len(lengths), lengths, rates
-        return cls(**{**_taken_apart(_capi.annulus_config_create(), *groups), **options})
+        return cls(**{**_options_and_destroy(_capi.annulus_config_create(), *groups), **options})
 
     def replace(self, **changes: Unpack[ConfigChanges]) -> Config:
-        """A config with some options changed, such as causal=True."""
+        """Returns a config with some options changed, such as causal=True."""
         return type(self)(**{**_options_of(self._handle), **changes})
 
     def plot(self, length: int, heads: int = 1) -> Any:
         """Draws which keys each query attends to in a sequence of `length` positions (at most 2048), with matplotlib.
 
-        A row for every group of the `heads` query heads that attend alike, a column for each branch and one for all
-        together: queries from top to bottom, keys from left to right, the darker the more often a key counts. Of more
-        than 128 positions it shows means over cells of some queries and keys each. Below it the curve of a Hilbert
-        order. Returns a figure of matplotlib.pyplot, which shows or saves it
-        (`config.plot(64).savefig("pattern.png")`). ImportError where there is no matplotlib.
-        """
-        from ._plot import plot
+        Query heads that attend to the same keys share a row of pictures. Each branch has a column, and all branches
+        together have one. A picture has queries from top to bottom and keys from left to right; a key is darker the
+        more often it counts. With more than 128 positions, a cell of the picture is the mean over several queries and
+        keys. A branch with the Hilbert order has a picture of its curve below.
 
-        return plot(self, length, heads)
+        Returns a figure of matplotlib.pyplot, which can be shown or saved (`config.plot(64).savefig("pattern.png")`).
+        Raises ImportError without matplotlib.
+        """
+        return _plot.plot(self, length, heads)
 
     def __getattr__(self, name: str) -> Any:
         if name in _DEFAULTS:
@@ -391,17 +365,17 @@ _DEFAULTS = {
     name: parameter.default for name, parameter in inspect.signature(Config).parameters.items() if name != "unknown"
 }
 
-# Each config that is alive, the first one with its text.
+# The first config with each text, while it is alive.
 _by_text: weakref.WeakValueDictionary[str, Config] = weakref.WeakValueDictionary()
 
 
 def config_of(status_and_handle: Any) -> Config:
-    """A new C config as a Config."""
-    return Config(**_taken_apart(status_and_handle))
+    """Makes a Config of a new C config, which it destroys."""
+    return Config(**_options_and_destroy(status_and_handle))
 
 
 def from_text(text: str) -> Config:
-    """The config whose `_text` this is."""
+    """Returns the config whose `_text` this is."""
     config = _by_text.get(text)
     return _remade(text) if config is None else config
 

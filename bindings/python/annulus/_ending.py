@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of the interpreter, which destroys contexts and communicators while objects of them may still be used."""
+"""Refuses calls while the interpreter ends: it destroys contexts and communicators that objects may still use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def _begin() -> None:
     _has_begun = True
 
 
-# Handlers run in the reverse of their order. The first finalizer registers the one that destroys contexts: before this.
+# Handlers of atexit run in reverse order. weakref registers its handler, which destroys contexts, with the first
+# finalizer. So a finalizer comes first, and _begin() runs before contexts are destroyed.
 weakref.finalize(_begin, int)
 atexit.register(_begin)
 

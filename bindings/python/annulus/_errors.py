@@ -24,8 +24,8 @@ class Error(Exception):
 
     status: the C API's number (annulus_status); name: its name, such as "argument" or "device". Below 100 nothing was
         written; from 100 on results may be partly written.
-    library: whose failure it was, "cuda", "cublas", "nccl" or "mpi"; "" where none of them failed.
-    code: what that library's function returned.
+    library: the library that failed, "cuda", "cublas", "nccl" or "mpi"; "" if none of them failed.
+    code: the number that the library's function returned.
     """
 
     status: int = _capi.ANNULUS_ERROR_INTERNAL
@@ -44,13 +44,13 @@ class Error(Exception):
 
 
 class ArgumentError(Error, ValueError):
-    """An argument is not what it may be."""
+    """An argument has a value that it may not have."""
 
     status = _capi.ANNULUS_ERROR_ARGUMENT
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """Legal, but the chosen engine, device or build cannot do it."""
+    """The call is legal, but the engine, the device or this build cannot do it."""
 
     status = _capi.ANNULUS_ERROR_UNSUPPORTED
 
@@ -64,7 +64,7 @@ class OutOfMemoryError(Error, MemoryError):
 class WorkspaceError(Error):
     """The context's workspace, or the config's workspace_limit, is too small.
 
-    bytes: how much the call would have needed.
+    bytes: how many bytes the call needs.
     """
 
     status = _capi.ANNULUS_ERROR_WORKSPACE
@@ -78,7 +78,7 @@ class DeviceError(Error):
 
 
 class CommError(Error):
-    """Another rank failed or did not come in time. Results may be partly written."""
+    """Another rank failed or did not call in time. Results may be partly written."""
 
     status = _capi.ANNULUS_ERROR_COMM
 
@@ -107,15 +107,15 @@ _BY_STATUS = {
 }
 
 
-def of_driver(what: str, result: int) -> DeviceError:
-    """The failure of a function of CUDA's driver that was called here."""
+def driver_error(what: str, result: int) -> DeviceError:
+    """Makes the exception for a function of CUDA's driver that Python called and that failed."""
     error = DeviceError(f"{what} failed: CUDA driver error {result}")
     error.library, error.code = "cuda", result
     return error
 
 
 def failure(status: int) -> Error | None:
-    """What a status that the calling thread has just got stands for: the exception, not raised, or None."""
+    """Makes the exception for the status of the calling thread's last call, or returns None for success."""
     if status == _capi.ANNULUS_OK:
         return None
     error = _BY_STATUS.get(status, Error)(in_python(_capi.annulus_last_error()), status)
@@ -126,14 +126,14 @@ def failure(status: int) -> Error | None:
 
 
 def check(status: int) -> None:
-    """Raises what a status of the calling thread's last call stands for."""
+    """Raises the exception for the status of the calling thread's last call; does nothing for success."""
     error = failure(status)
     if error is not None:
         raise error
 
 
 def made(status_and_value):
-    """The value that a C function wrote, or the exception for its status."""
+    """Returns the value that a C function wrote, or raises the exception for its status."""
     status, value = status_and_value
     check(status)
     return value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about calls that are legal, and hardly meant."""
+"""Warnings about calls that are legal but probably a mistake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def warn(message: str) -> None:
-    """A warning that points to the innermost line outside this package."""
+    """Warns, and names the innermost line outside this package as the place."""
     package = __name__.partition(".")[0]
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
@@ -29,12 +29,12 @@ class Reach:
         self._branches: Tuple[Branch, ...] = tuple(branches)
         self._head_shard = head_shard
         self._largest_dilation = max(branch.dilation for branch in branches)
-        # From this length on every head has a key by a branch of all heads.
+        # In a sequence of this length or longer, every head has a key, by a branch that serves all heads.
         self._always_from = min((_length_for_all_heads(branch) for branch in branches), default=math.inf)
         self._count = functools.lru_cache(maxsize=64)(self._count_heads_without_keys)
 
     def heads_without_keys(self, heads: int, length: float) -> int:
-        """How many of the heads attend to nothing, in all rows of a sequence of `length` positions."""
+        """Returns how many heads attend to no key, in any row of a sequence of `length` positions."""
         if length >= self._always_from:
             return 0
         return self._count(heads, min(length, self._largest_dilation))  # a longer sequence has no more residues
@@ -48,14 +48,14 @@ class Reach:
 
 
 def _length_for_all_heads(branch: Branch) -> float:
-    """From which length of the sequence on the branch gives each head a key; infinity where it may never."""
+    """Returns the length of the sequence from which on the branch gives each head a key; infinity if there is none."""
     if branch.heads is not None or 0 < branch.segment_length < branch.dilation:
         return math.inf
     return branch.dilation
 
 
 def _has_keys(branch: Branch, head: int, heads: int, length: float) -> bool:
-    """Whether a head has a key by a branch: whether some segment has a position of the head's residue."""
+    """Returns whether a branch gives a head any key: whether a segment has a position of the head's residue."""
     first, count = branch.heads or (0, 0)
     count = count or heads - first
     place = head - first
@@ -69,7 +69,7 @@ def _has_keys(branch: Branch, head: int, heads: int, length: float) -> bool:
 
 
 def warn_of_exchanged_numbers(branches: Sequence[Branch]) -> None:
-    """Warns where no segment has two positions of a residue, in any branch."""
+    """Warns if no segment of any branch has two positions of one residue."""
     if all(0 < branch.segment_length < branch.dilation for branch in branches):
         pairs = [(branch.segment_length, branch.dilation) for branch in branches]
         warn(
@@ -80,7 +80,11 @@ def warn_of_exchanged_numbers(branches: Sequence[Branch]) -> None:
 
 
 def warn_of_call(reach: Reach, heads: int, rows: int, starts: Any, has_ranks: bool) -> None:
-    """Warns of rows that are zeros, of a call over `rows` rows of k; with ranks they are not those of the sequence."""
+    """Warns if whole heads or rows of a call's result are zeros.
+
+    rows: the number of rows of k, which with several ranks (has_ranks) is not that of the sequence. starts:
+    sequence_starts, or None.
+    """
     if empty := reach.heads_without_keys(heads, math.inf if has_ranks else rows):
         warn(
             f"{empty} of {heads} heads attend to no key in any row, and their out is 0: their residues lie beyond the "

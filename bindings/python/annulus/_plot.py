@@ -5,26 +5,30 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, List, Tuple
+from typing import TYPE_CHECKING, Any, List, Tuple
 
 import numpy as np
 
-from . import _capi
+from . import _capi, _passes
 from ._arguments import integer
-from ._config import Branch, Config
-from ._context import Context
+from ._arrays import CPU
+from ._call_options import NO_OPTIONS
 from ._errors import ArgumentError, check
+from ._handle import ContextHandle
 
-# What there is time for, and what a picture shows.
+if TYPE_CHECKING:
+    from ._config import Branch, Config
+
+# Limits: positions that are computed in a few seconds, and cells on a side of a picture.
 _MOST_POSITIONS = 2048
 _FEWEST_CELLS, _MOST_CELLS = 32, 128
 
 
 def cell_size(config: Config, length: int) -> int:
-    """How many positions a cell stands for: one, or more where a sequence has more positions than a picture has cells.
+    """Returns how many positions a cell of the picture stands for; 1 if the sequence fits the picture.
 
-    The number is a multiple of the dilations if that leaves enough cells. Then each cell has as many positions of a residue as the
-    next one; otherwise the means would go up and down, a lattice that the pattern does not have.
+    The number is a multiple of all dilations if that leaves enough cells. Then every cell has the same number of
+    positions of each residue. Otherwise the means would alternate, and show a lattice that the pattern does not have.
     """
     size = -(-length // _MOST_CELLS)
     dilation = functools.reduce(lambda a, b: a * b // math.gcd(a, b), (branch.dilation for branch in config.branches))
@@ -33,27 +37,26 @@ def cell_size(config: Config, length: int) -> int:
 
 
 def counts(config: Config, length: int, heads: int, size: int) -> np.ndarray:
-    """How often each query counts each key, on average in cells of `size` positions in both directions.
+    """Returns how often a query counts a key, as means over cells of `size` queries and `size` keys.
 
-    float64 [heads, cells of queries, cells of keys].
-
-    Asked of the library: with all scores 0, and values that are 1 in the number of the key's cell, O * exp(LSE) is the
-    number of times that the keys of each cell count.
+    Returns float64 [heads, cells of queries, cells of keys]. The library computes it: with all scores 0, and with V = 1
+    in the column of the key's cell and 0 elsewhere, O * exp(LSE) is how often the keys of each cell count.
     """
-    context = Context(config.replace(engine="cpu"))
+    on_cpu = config.replace(engine="cpu")
     cells = -(-length // size)
     dim = -(-cells // 8) * 8
     q, k, values = np.zeros((length, heads, dim)), np.zeros((length, 1, dim)), np.zeros((length, 1, dim))
     values[np.arange(length), 0, np.arange(length) // size] = 1
-    out, lse = context.forward(q, k, values)
+    handle = ContextHandle(on_cpu._handle, on_cpu._reach, CPU)
+    out, lse = _passes.forward(handle, q, k, values, None, None, True, NO_OPTIONS, None)
     times = np.rint(out.transpose(1, 0, 2) * np.exp(lse)[:, :, None])[:, :, :cells]
     firsts = np.arange(0, length, size)
-    positions = np.diff(firsts, append=length)  # of each cell; the last one may have fewer
+    positions = np.diff(firsts, append=length)  # in each cell; the last cell may have fewer
     return np.add.reduceat(times, firsts, axis=1) / positions[:, None] / positions
 
 
 def _curve(length: int, width: int) -> Tuple[np.ndarray, np.ndarray]:
-    """The columns and rows of the grid's cells in the order of the Hilbert curve."""
+    """Returns the columns and the rows of the grid's cells in the order of the Hilbert curve."""
     positions = np.empty(length, np.int64)
     check(_capi.annulus_hilbert_curve(length, width, positions.__array_interface__["data"][0]))
     if width == 0:
@@ -62,7 +65,7 @@ def _curve(length: int, width: int) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _groups(patterns: np.ndarray) -> List[List[int]]:
-    """Heads, [heads, ...], with equal patterns together."""
+    """Returns lists of the heads with equal patterns. patterns: [heads, ...]."""
     groups: dict[bytes, List[int]] = {}
     for head, pattern in enumerate(patterns):
         groups.setdefault(pattern.tobytes(), []).append(head)
@@ -85,7 +88,7 @@ def _heads(group: List[int], heads: int) -> str:
 
 
 def plot(config: Config, length: int, heads: int) -> Any:
-    """See Config.plot()."""
+    """Draws the figure of Config.plot()."""
     length, heads = integer("length", length, 32), integer("heads", heads, 32)
     if not 1 <= length <= _MOST_POSITIONS:
         raise ArgumentError(f"length is {length}; it must be from 1 to {_MOST_POSITIONS}, what a picture has room for")
@@ -107,7 +110,7 @@ def plot(config: Config, length: int, heads: int) -> Any:
     curves = [i for i, branch in enumerate(branches) if branch.order == "hilbert"]
 
     rows = len(groups) + bool(curves)
-    width = 3 if size == 1 else 3.8  # with a bar of shades beside each
+    width = 3 if size == 1 else 3.8  # inches; with a colour bar beside each picture
     figure, axes = pyplot.subplots(
         rows, len(columns), squeeze=False, figsize=(width * len(columns), 3 * rows + 0.4), layout="constrained"
     )

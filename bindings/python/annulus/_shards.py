@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank holds which part of a sequence, and arrays cut and joined accordingly."""
+"""Which rank holds which part of a sequence; cutting arrays into these parts, and joining them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple, Union
 
-from . import _capi
+from . import _capi, _estimates
 from ._arguments import integer, integers
-from ._arrays import library_of
+from ._arrays import CPU, library_of
+from ._config import Config
 from ._errors import ArgumentError
-
-if TYPE_CHECKING:
-    from ._config import Config
+from ._handle import ContextHandle
 
 
 class Shards:
-    """A sequence as shards, one behind the other, each of a rank.
+    """A sequence cut into consecutive shards, each held by a rank.
 
     lengths: how many positions each shard has.
     owners: the rank of each shard; None: shard i is rank i's.
 
     A rank with several shards has their rows one behind the other in its arrays, in the order of their positions.
-    Under a causal mask zigzag() gives every rank as much to do as the others.
+    Under a causal mask zigzag() gives every rank the same amount of work.
     """
 
     def __init__(self, lengths: Sequence[int], owners: Optional[Sequence[int]] = None) -> None:
@@ -38,51 +37,53 @@ class Shards:
 
     @classmethod
     def even(cls, length: int, ranks: int) -> Shards:
-        """A shard for each rank, as equal as can be, the first ones longer."""
+        """Makes one shard for each rank. Lengths differ by at most 1; the longer shards come first."""
         return cls(_even(*_checked(length, ranks)))
 
     @classmethod
     def zigzag(cls, length: int, ranks: int) -> Shards:
-        """Two shards for each rank: of 2P as equal as can be, rank p holds the p-th and the p-th from the end."""
+        """Makes two shards for each of the P ranks: rank p holds shards p and 2P - 1 - p of 2P even() shards."""
         length, ranks = _checked(length, ranks)
         lengths = _even(length, 2 * ranks)
         return cls(lengths, [min(i, len(lengths) - 1 - i) for i in range(len(lengths))])
 
     @classmethod
     def balanced(cls, config: Config, length: int, ranks: int, heads: int = 1) -> Shards:
-        """even(), or zigzag() where that gives the rank with the most pairs of queries and keys at least a tenth less
-        to compute, as under a causal mask over long segments. heads: of queries, for configs whose branches differ by
-        head."""
-        from ._context import Context  # which takes shards
+        """Makes zigzag() shards if they balance the work better, else even() shards.
 
-        context = Context(config)
+        Compares the rank with the most pairs of queries and keys: zigzag() must give it at least a tenth less, as under
+        a causal mask over long segments. heads: the number of query heads, for configs whose branches differ by head.
+        """
+        config = config if isinstance(config, Config) else Config(config)
+        handle = ContextHandle(config._handle, config._reach, CPU)
+
+        def pairs_of(part: slice) -> float:
+            query_length = part.stop - part.start
+            found = _estimates.estimate(
+                handle, "forward", length, heads, 8, query_start=part.start, query_length=query_length
+            )
+            return found.pairs
 
         def most_pairs(shards: Shards) -> float:
-            pairs: list[float] = []
-            for rank in range(ranks):
-                parts = [part for part in shards.slices(rank) if part.stop > part.start]
-                estimates = [
-                    context.estimate(length, heads, 8, query_start=part.start, query_length=part.stop - part.start)
-                    for part in parts
-                ]
-                pairs.append(sum(estimate.pairs for estimate in estimates))
-            return max(pairs)
+            return max(
+                sum(pairs_of(part) for part in shards.slices(rank) if part.stop > part.start) for rank in range(ranks)
+            )
 
         even, zigzag = cls.even(length, ranks), cls.zigzag(length, ranks)
         return zigzag if 10 * most_pairs(zigzag) <= 9 * most_pairs(even) else even
 
     @property
     def length(self) -> int:
-        """Positions of the sequence."""
+        """The number of positions in the sequence."""
         return sum(self.lengths)
 
     @property
     def is_contiguous(self) -> bool:
-        """Shard i is rank i's."""
+        """Whether shard i is rank i's, for every i."""
         return self.owners == tuple(range(len(self.owners)))
 
     def slices(self, rank: int) -> list[slice]:
-        """The positions of a rank's shards; none of a rank without any."""
+        """Returns the positions of each of a rank's shards; an empty list for a rank without shards."""
         if integer("rank", rank, 32) < 0:
             raise ArgumentError(f"rank is {rank}; it must be at least 0")
         found, start = [], 0
@@ -93,11 +94,11 @@ class Shards:
         return found
 
     def rows(self, rank: int) -> int:
-        """How many positions a rank holds."""
+        """Returns how many positions a rank holds."""
         return sum(part.stop - part.start for part in self.slices(rank))
 
     def cut(self, array: Any, rank: int, axis: int = 1) -> Any:
-        """A rank's rows of an array of the whole sequence, whose positions are along `axis` (2 of LSE)."""
+        """Returns a rank's rows of an array of the whole sequence. axis: the axis of positions (2 for LSE)."""
         if (rows := _rows_along("array", array, axis)) != self.length:
             raise ArgumentError(f"array has {rows} rows along axis {axis}; the shards have {self.length}")
         parts = [array[_along(array, axis, part)] for part in self.slices(rank)]
@@ -106,7 +107,7 @@ class Shards:
         return parts[0] if len(parts) == 1 else _concatenate(parts, axis)
 
     def join(self, parts: Sequence[Any], axis: int = 1) -> Any:
-        """The array of the whole sequence from those of the ranks, in the order of the ranks: undoes cut()."""
+        """Joins the arrays of all ranks, in the order of the ranks, to one of the whole sequence: undoes cut()."""
         for rank, part in enumerate(parts):
             if (rows := _rows_along(f"parts[{rank}]", part, axis)) != self.rows(rank):
                 raise ArgumentError(
@@ -141,7 +142,7 @@ class Shards:
 
 
 def shards_of(value: Union[Shards, Sequence[int], None]) -> Optional[Shards]:
-    """Shards, or of lengths alone those of the ranks in their order."""
+    """Returns Shards of a caller's argument: Shards, the length of each rank's shard, or None."""
     return value if value is None or isinstance(value, Shards) else Shards(integers("shards", value))
 
 
@@ -168,6 +169,6 @@ def _along(array: Any, axis: int, part: slice) -> Tuple[slice, ...]:
 
 
 def _concatenate(arrays: Sequence[Any], axis: int) -> Any:
-    """By the library that the arrays come from."""
+    """Joins arrays by a function of their own library."""
     library = library_of(arrays[0])
     return library.cat(list(arrays), axis) if library.__name__ == "torch" else library.concatenate(arrays, axis)

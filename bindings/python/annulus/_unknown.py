@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that other libraries have."""
+"""Refuses unknown arguments. For names that other libraries use, the message says what to use here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Mapping
 from ._errors import ArgumentError
 from .types import ConfigChanges
 
-# What other libraries call it, and what there is here instead.
+# Arguments of other libraries, and what to use here.
 _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("is_causal", "is_causal_attention"), "use causal="),
     **dict.fromkeys(("softmax_scale", "sm_scale", "scaling"), "use scale="),
@@ -54,8 +54,8 @@ _ELSEWHERE: Mapping[str, str] = {
 
 
 def refuse(function: str, unknown: Mapping[str, Any]) -> None:
-    """Raises for arguments that a function does not have, if there are any: ArgumentError for those that other
-    libraries have, with what there is here instead, and TypeError for any other."""
+    """Raises if there are unknown arguments: ArgumentError with a hint for a name that other libraries use, TypeError
+    for any other name."""
     for name in unknown:
         instead = _ELSEWHERE.get(name)
         if name in ConfigChanges.__annotations__:

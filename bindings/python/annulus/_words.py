@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's messages, which name the C API's arguments, in the words of a caller in Python."""
+"""Translates the library's messages, which name the C API's arguments, for callers in Python."""
 
 from __future__ import annotations
 
 import re
 from typing import Callable, List, Tuple, Union
 
-# Which letter an axis of the C API's tensors has in the docstrings.
+# The letters that the docstrings give to the axes of the C API's tensors; "BNHD" for rows without an entry.
 _ROW_AXES = {"k": "BNGD", "v": "BNGD", "d_k": "BNGD", "d_v": "BNGD"}
 _STATISTIC_AXES = "BHN"
 
@@ -18,7 +18,7 @@ def _axis(found: re.Match) -> str:
     return f"{letters[axis]} of {name}"
 
 
-# In this order: what one has replaced, the next ones see.
+# Applied in this order, each to the result of the replacement before.
 _REPLACEMENTS: List[Tuple[str, Union[str, Callable[[re.Match], str]]]] = [
     (r"\b(out|lse)s\[(\d+)\]", r"\1 of parts[\2]"),
     (r"\bshape\[(\d)\] of (\w+)", _axis),
@@ -43,7 +43,7 @@ _REPLACEMENTS: List[Tuple[str, Union[str, Callable[[re.Match], str]]]] = [
 
 
 def in_python(message: str) -> str:
-    """A message of annulus_last_error() in Python's words."""
+    """Returns a message of annulus_last_error() with Python's names of arguments."""
     for pattern, replacement in _REPLACEMENTS:
         message = re.sub(pattern, replacement, message)
     return message

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dilated attention for JAX: a function that jax.grad, jax.jit and jax.vmap work through.
+"""Dilated attention for JAX: a function that works under jax.grad, jax.jit and jax.vmap.
 
     from annulus.jax import attention
 
     loss = lambda q, k, v: attention(q, k, v, [(2048, 1), (8192, 4)], causal=True).sum()
     d_q, d_k, d_v = jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v)
 
-It is a callback of JAX's: it computes on the host's CPU, and rows that are on a GPU are copied there and back. On
-concrete arrays annulus.attention() computes where they are, and has no gradient. Needs JAX 0.4.34 or newer.
+The function is a callback of JAX: it computes on the host's CPU, and JAX copies arrays on a GPU there and back.
+annulus.attention() takes concrete arrays of JAX and computes on their device, without a gradient. Needs JAX 0.4.34 or
+newer.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import jax
 import numpy as np
 
 from ._arguments import host_integers, integer
-from ._arrays import CPU, check_dtype, check_ndim, exchanged
+from ._arrays import CPU, check_dtype, check_ndim, exchanged, lse_dtype
+from ._cache import cached_config, cached_context, given
+from ._call_options import check_layout, check_rows
 from ._config import BranchLike, Config, from_text
-from ._context import cached_config, cached_context, check_layout, check_rows, given, lse_dtype
 from ._errors import ArgumentError, UnsupportedError
 from ._unknown import refuse
 from .types import Engine, KeyRule, Layout, Padding
@@ -30,7 +32,7 @@ __all__ = ["attention"]
 
 
 class _Call(NamedTuple):
-    """What a call is given beside its arrays: constants of what JAX compiles."""
+    """The arguments of a call beside its arrays: constants of the function that JAX compiles."""
 
     config: str
     query_start: int | None
@@ -39,7 +41,7 @@ class _Call(NamedTuple):
     layout: Layout
 
     def options(self, batch: int) -> dict[str, Any]:
-        """Those of Context's calls, for so many batch entries: more than were told of under jax.vmap."""
+        """Returns the options of Context's calls for `batch` batch entries, which jax.vmap multiplies."""
         lengths = self.sequence_lengths
         if lengths and self.sequence_starts is None:
             lengths *= batch // len(lengths)
@@ -52,7 +54,7 @@ class _Call(NamedTuple):
 
 
 def _folded(array: Any, axes: int) -> np.ndarray:
-    """The axes before the last few as one, B. Under jax.vmap there are more of them."""
+    """Returns the array with all axes before the last `axes` folded into one, B. jax.vmap adds such axes."""
     array = np.asarray(array)
     return array.reshape(-1, *array.shape[array.ndim - axes :])
 
@@ -85,19 +87,19 @@ def _attention(q: Any, k: Any, v: Any, call: _Call) -> Any:
     return jax.pure_callback(functools.partial(_forward_on_host, call), results, q, k, v, vmap_method="broadcast_all")
 
 
-def _keep(q: Any, k: Any, v: Any, call: _Call) -> Any:
+def _save(q: Any, k: Any, v: Any, call: _Call) -> Any:
     out, lse = _attention(q, k, v, call)
     return (out, lse), (q, k, v, out, lse)
 
 
-def _gradients(call: _Call, kept: Any, d_results: Any) -> Any:
-    results = tuple(_like(array) for array in kept[:3])
+def _gradients(call: _Call, saved: Any, d_results: Any) -> Any:
+    results = tuple(_like(array) for array in saved[:3])
     return jax.pure_callback(
-        functools.partial(_backward_on_host, call), results, *kept, *d_results, vmap_method="broadcast_all"
+        functools.partial(_backward_on_host, call), results, *saved, *d_results, vmap_method="broadcast_all"
     )
 
 
-_attention.defvjp(_keep, _gradients)
+_attention.defvjp(_save, _gradients)
 
 
 def _refuse_traced(name: str, values: Any) -> None:
@@ -187,7 +189,7 @@ def attention(
 
     Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse), lse [B, H, Nq] in float32 (float64 for float64),
     whose gradient counts. The gradient is the true derivative; it exists once and in reverse mode. jax.vmap makes one
-    call of all. What is wrong with shapes may be found when the computation runs, in an error of JAX's.
+    call for all entries. Some wrong shapes are found only when the computation runs, as an error of JAX.
     """
     if unknown:
         refuse("annulus.jax.attention()", unknown)

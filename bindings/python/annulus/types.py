@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words that arguments may be, and the dicts that are taken, as types for checkers such as mypy."""
+"""Types for checkers such as mypy: the words that arguments may be, and the dicts that functions take."""
 
 from __future__ import annotations
 

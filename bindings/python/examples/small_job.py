@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small job, forward and backward, that every language's example does: all print the same lines."""
+"""A small job, forward and backward. The example of every language does it, and prints the same lines."""
 
 import annulus
 import numpy as np
@@ -8,7 +8,7 @@ SHAPE = (1, 64, 4, 16)
 
 
 def numbers():
-    """Numbers in [-1, 1) from a linear congruential generator."""
+    """Yields numbers in [-1, 1) from a linear congruential generator."""
     state = 1
     while True:
         state = (state * 1664525 + 1013904223) % 2**32

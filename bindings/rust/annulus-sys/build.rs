@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tells the linker where libannulus is: in the directory ANNULUS_LIB_DIR where that is set, else where pkg-config says,
-//! else where the linker looks by itself.
+//! Tells the linker where libannulus is: in the directory ANNULUS_LIB_DIR if that is set, else in the directory that
+//! pkg-config names, else in the linker's own directories.
 
 use std::env;
 use std::process::Command;
@@ -22,7 +22,7 @@ fn main() {
     match library_directory() {
         Some(directory) => {
             println!("cargo:rustc-link-search=native={directory}");
-            // DEP_ANNULUS_LIBDIR to the build scripts of those who depend on this crate.
+            // Build scripts of crates that depend on this one get it as DEP_ANNULUS_LIBDIR.
             println!("cargo:libdir={directory}");
         }
         None => println!(

@@ -242,8 +242,9 @@ std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std:
     else if (ranks > 1)
         svg.text(left, 88, "without borders of the ranks' tokens: there are more than " + std::to_string(max_shards));
     for (std::size_t p = 0; p < panels.size(); ++p) {
-        const double panel_x = left + static_cast<double>(p % columns) * (side + gap);
-        const double panel_y = top + static_cast<double>(p / columns) * (side + 2 * gap) + 8;
+        const std::size_t row = p / columns, column = p % columns;
+        const double panel_x = left + static_cast<double>(column) * (side + gap);
+        const double panel_y = top + static_cast<double>(row) * (side + 2 * gap) + 8;
         const auto count = static_cast<double>(panels[p].cells.size());
         svg.text(panel_x, panel_y - 6,
                  (panels[p].heads.size() == 1 ? "head " : "heads ") + ranges_text(panels[p].heads));

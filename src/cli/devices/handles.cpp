@@ -14,7 +14,7 @@ constexpr std::pair<const char *, const char *> names[] = {
 
 // Returns the library's last message. If it begins with the name of an argument, the program's name replaces it.
 std::string last_message() {
-    const std::string message = annulus_last_error();
+    std::string message = annulus_last_error();
     for (const auto &[in_c, here] : names)
         if (const std::string name = std::string(in_c) + " is "; message.starts_with(name))
             return std::string(here) + " is " + message.substr(name.size());

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that people bring from other libraries are refused with the name of what there is here instead."""
+"""Arguments of other libraries are refused, with the name of the argument to use here."""
 
 import unittest
 
@@ -17,7 +17,7 @@ except ImportError:
 
 BRANCHES = [(16, 1)]
 
-# Name, value, what the message must name.
+# Name, value, and a word that the message must have.
 FOREIGN = [
     ("is_causal", True, "causal="),
     ("softmax_scale", 0.5, "scale="),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays that come in and go out: results equal to the C API's to the bit, whatever they lie in."""
+"""Arrays of all libraries: results are equal to those of the C API, bit for bit."""
 
 import ctypes
 import unittest
@@ -30,7 +30,7 @@ def backward(q, k, v, d_out, **options):
 
 
 class VersionedCapsule:
-    """The same by a versioned capsule, made by hand; counts how often its memory is given back."""
+    """An array with a versioned DLPack capsule, made by hand. Counts how often its deleter is called."""
 
     def __init__(self, array, major=1, read_only=False):
         self.array, self.released, self.read_only = array, 0, read_only
@@ -83,7 +83,7 @@ class ArraysTest(unittest.TestCase):
         self.assert_same(backward(*arrays), capi.compute(*arrays, BRANCHES, True, "bfloat16"))
 
     def test_short_calls_read_plain_arrays_in_c(self):
-        """And not in Python, where that takes longer than such a call."""
+        """Python does not read them, since that takes longer than such a call."""
         q, k, v, d_out = inputs()
         wanted = backward(q, k, v, d_out)
         with mock.patch.object(annulus._arrays, "view", side_effect=AssertionError):
@@ -91,7 +91,7 @@ class ArraysTest(unittest.TestCase):
             self.assert_same([annulus.attention(q, k, v, BRANCHES, causal=True)], wanted[:1])
 
     def test_arrays_that_c_cannot_read(self):
-        """Of other kinds beside one of NumPy's, byte orders, dtypes and strides: as if all were read in Python."""
+        """Mixed libraries, and other byte orders, dtypes and strides, are read in Python instead."""
         q, k, v, d_out = inputs()
         wanted = backward(q, k, v, d_out)
         self.assert_same(backward(q, Exported(k), memoryview(v), Exported(d_out)), wanted)
@@ -179,7 +179,7 @@ class ArraysTest(unittest.TestCase):
         np.testing.assert_allclose(part[1], whole[1][..., 40:70], rtol=1e-5, atol=1e-6)
 
     def test_sequences(self):
-        """Each is what it would be alone, to the bit; other rows attend to nothing."""
+        """Each sequence has the results that it has alone, bit for bit. Rows outside attend to no key."""
         q, k, v, d_out = inputs()
         for given, rows in (
             ({"sequence_starts": [3, 40, 83]}, [(slice(None), 3, 40), (slice(None), 40, 83)]),
@@ -387,7 +387,7 @@ class ArraysTest(unittest.TestCase):
         refused(annulus.ArgumentError, "q has a stride of 5 bytes", structured, k, v)
 
     def test_advice_on_strides_that_are_refused(self):
-        """What a message says to write is taken."""
+        """The copy that a message suggests is accepted."""
         q, k, v, _ = inputs()
         wanted = annulus.attention(q, k, v, BRANCHES)
         strided = {
@@ -408,7 +408,7 @@ class ArraysTest(unittest.TestCase):
         self.assertTrue((out == 7).all())
 
     def test_advice_on_arrays_that_have_to_be_read(self):
-        """As those of zarr, h5py, dask and pandas are: they know __array__ alone."""
+        """Arrays of zarr, h5py, dask and pandas have __array__ alone."""
 
         class Stored:
             def __init__(self, array):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C API called by ctypes, without the package under test: what its results must equal to the bit."""
+"""The C API called by ctypes, without the package under test, whose results must equal these bit for bit."""
 
 import contextlib
 import ctypes
@@ -28,7 +28,7 @@ class Tensor(ctypes.Structure):
 
 
 def tensor(array, dtype):
-    """Any strides; bfloat16 arrives as whatever 2 bytes wide."""
+    """Makes a tensor of an array with any strides. bfloat16 may be any dtype of 2 bytes."""
     strides = [stride // array.itemsize for stride in array.strides]
     return ctypes.byref(Tensor(array.ctypes.data, DTYPES[dtype], array.ndim, tuple(array.shape), tuple(strides)))
 
@@ -52,7 +52,7 @@ def context(branches, causal):
 
 
 def compute(q, k, v, d_out, branches, causal, dtype):
-    """(out, lse, d_q, d_k, d_v); arrays of what `dtype` names, in q's array dtype."""
+    """Computes (out, lse, d_q, d_k, d_v). The arrays hold numbers of `dtype`, in the NumPy dtype of q."""
     b, n, h, _ = q.shape
     out, d_q = np.empty(q.shape, q.dtype), np.empty(q.shape, q.dtype)
     d_k, d_v = np.empty(k.shape, q.dtype), np.empty(v.shape, q.dtype)

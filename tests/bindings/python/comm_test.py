@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators: ranks as threads against one rank, and what is refused."""
+"""Communicators: ranks as threads compute the same as one rank; refusals."""
 
 import gc
 import threading
@@ -16,7 +16,7 @@ ARRAYS = capi.numbers(11, SHAPE, KV_SHAPE, KV_SHAPE, SHAPE, dtype="float64")
 
 
 def together(ends, work):
-    """work(end) in a thread for each end; raises what a thread raised."""
+    """Runs work(end) in a thread for each end. Raises the exception of a thread."""
     failed = []
 
     def guarded(end):
@@ -146,7 +146,7 @@ class CommTest(unittest.TestCase):
         self.assertEqual(repr(ends[2]), "<annulus.Comm local rank 2 of 4>")
 
     def test_mpi(self):
-        """A communicator of this process alone: what the ranks do together is the ring's tests' matter."""
+        """Uses a communicator of this process alone. The tests of the ring cover several processes."""
         try:
             from mpi4py import MPI
         except ImportError:
@@ -175,7 +175,7 @@ class CommTest(unittest.TestCase):
             self.assertEqual(str(end.failure), str(caught.exception))
 
     def test_a_rank_that_declines(self):
-        """The other learns why, and the communicator stays usable."""
+        """The other rank learns why, and the communicator stays usable."""
         config = annulus.Config([(16, 1)])
 
         def work(end):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Config: each option reaches the result, by the definition; what is refused; and that it is plain data."""
+"""Config: each option changes the result as the definition says; refusals; a config is plain data."""
 
 import pickle
 import unittest
@@ -15,7 +15,7 @@ import oracle
 SHAPE = (2, 83, 4, 16)
 Q, K, V = capi.numbers(3, SHAPE, SHAPE, SHAPE, dtype="float64")
 
-# A config, and the same as the oracle's arguments.
+# A config, and the oracle's arguments for it.
 CONFIGS = {
     "tuples": (annulus.Config([(16, 1), (48, 3)]), {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 3}]}),
     "whole sequence": (annulus.Config([(0, 1)]), {"branches": [{"w": 0, "r": 1}]}),
@@ -228,7 +228,7 @@ class ConfigTest(unittest.TestCase):
                 annulus.Config(branches)
 
     def test_warns_of_heads_without_keys(self):
-        """Exactly where a head's rows are all without keys; how many there are is seen in LSE."""
+        """Warns exactly if all rows of a head have no key. LSE shows how many heads there are."""
         cases = [
             [(1, 16)],
             [(4, 8), annulus.Branch(2, 16, heads=(2, 3))],

@@ -17,12 +17,12 @@ import tap
 from capi import np
 
 import annulus
-from annulus import _context
+from annulus import _arrays, _cache
 
 SHAPE = (1, 64, 2, 16)
 Q, K, V, D_OUT = capi.numbers(5, SHAPE, SHAPE, SHAPE, SHAPE)
 
-# The main thread is interrupted in a call that takes minutes at least, and has a working library afterwards.
+# Interrupts the main thread in a call that takes minutes at least. The library works afterwards.
 INTERRUPTED = """
 engine = %r
 import annulus, numpy, os, signal, threading
@@ -58,7 +58,7 @@ threading.Thread(target=lambda: annulus.attention(q, q, q, [(0, 1)], engine=engi
 time.sleep(0.5)
 """
 
-# A child of a process in which another thread computes.
+# Forks a process while another thread computes.
 FORKED = """
 import annulus, numpy, os, signal, threading, time, warnings
 warnings.simplefilter("ignore")
@@ -79,7 +79,7 @@ else:
         print("forked" in str(error))
 """
 
-# Calls from a handler of atexit that runs after annulus's own, and from __del__ when there are no handlers any more.
+# Calls from a handler of atexit that runs after annulus's own, and from __del__ after all handlers.
 ENDING = """
 import atexit, builtins
 
@@ -151,7 +151,7 @@ def resident_bytes():
 
 class ContextTest(unittest.TestCase):
     def growth(self, cycle):
-        """How many bytes the process grows by in 1000 cycles, after some."""
+        """Returns how many bytes the process grows by in 1000 cycles, after a few for warming up."""
         for _ in range(200):
             cycle()
         gc.collect()
@@ -189,7 +189,7 @@ class ContextTest(unittest.TestCase):
         self.assertLess(self.growth(cycle), 2 << 20)
 
     def test_contexts_live_as_long_as_their_configs(self):
-        """However many there are: a training loop over many layers makes none anew."""
+        """The cache keeps any number of contexts, so a training loop over many layers makes each once."""
         configs = [annulus.Config([(16, 1), (0, i)]) for i in range(1, 301)]
         made = []
         make = annulus.Context.__init__
@@ -213,7 +213,7 @@ class ContextTest(unittest.TestCase):
         self.assertTrue(all(context() is None for context in made[:300]))
 
     def test_the_gil_is_released(self):
-        """The ranks of a communicator wait for one another inside their calls; with the GIL held none would come."""
+        """Ranks wait for one another inside their calls. If a call held the GIL, the other rank could not call."""
         ends = annulus.Comm.local(3)
         results = {}
 
@@ -275,19 +275,19 @@ class ContextTest(unittest.TestCase):
                 self.assert_prints(INTERRUPTED % engine, "interrupted\n")
 
     def test_a_context_that_was_left_serves_no_other_call(self):
-        q = np.zeros((1, 64, 64, 64), "float32")  # as short as a call that can be interrupted may be
+        q = np.zeros((1, 64, 64, 64), "float32")  # the shortest call that can be interrupted
         config = annulus.Config([(16, 1)])
         wanted = annulus.attention(q, q, q, config)
-        before = _context.cached_context(config, _context.CPU)
+        before = _cache.cached_context(config, _arrays.CPU)
         with mock.patch.object(threading.Thread, "join", side_effect=KeyboardInterrupt):
             with mock.patch.object(threading.Thread, "is_alive", return_value=True):
                 with self.assertRaises(KeyboardInterrupt):
                     annulus.attention(q, q, q, config)
         # The worker may not have begun yet, so whether the context is in use says nothing.
-        after = _context.cached_context(config, _context.CPU)
+        after = _cache.cached_context(config, _arrays.CPU)
         self.assertIsNot(after, before)
         self.assertEqual(annulus.attention(q, q, q, config).tobytes(), wanted.tobytes())
-        self.assertIs(_context.cached_context(config, _context.CPU), after)
+        self.assertIs(_cache.cached_context(config, _arrays.CPU), after)
 
     def test_ctrl_c_while_waiting_for_a_rank(self):
         self.assert_prints(INTERRUPTED_RANK, "comm\n")
@@ -370,12 +370,12 @@ class ContextTest(unittest.TestCase):
         pairs = 3 * 4 * (64 * 16 + 16 * 16)
         row, statistics = 4 * 3 * 64 * 16, 4 * 3 * 64 * 4
         for pass_, flops, rows, lses in (("forward", 4, 12, 1), ("backward", 10, 24, 1), ("mass", 4, 6, 2)):
-            of_pass = context.estimate(64, 4, 16, pass_=pass_, kv_heads=2, batch=3)
-            self.assertEqual((of_pass.pairs, of_pass.flops), (pairs, flops * pairs * 16))
-            self.assertEqual(of_pass.tensor_bytes, rows * row + lses * statistics)
-            self.assertEqual((of_pass.sent_bytes, of_pass.received_bytes, of_pass.exchange), (0, 0, "auto"))
+            costs = context.estimate(64, 4, 16, pass_=pass_, kv_heads=2, batch=3)
+            self.assertEqual((costs.pairs, costs.flops), (pairs, flops * pairs * 16))
+            self.assertEqual(costs.tensor_bytes, rows * row + lses * statistics)
+            self.assertEqual((costs.sent_bytes, costs.received_bytes, costs.exchange), (0, 0, "auto"))
             self.assertEqual(
-                context.workspace_size(64, 4, 16, pass_=pass_, kv_heads=2, batch=3), of_pass.workspace_bytes
+                context.workspace_size(64, 4, 16, pass_=pass_, kv_heads=2, batch=3), costs.workspace_bytes
             )
         self.assertEqual(context.estimate(64, 4, 16, batch=3, branch=1).pairs, 3 * 4 * 16 * 16)
         self.assertEqual(context.estimate(64, 4, 16, dtype="bfloat16", query_start=63).pairs, 4 * 16 + 16)
@@ -408,12 +408,12 @@ class ContextTest(unittest.TestCase):
             context.estimate(64, 4, 16, branch=2)
 
     def test_copies(self):
-        """By copy and pickle: the same config on the same device, with memory of its own, if that is all there is."""
+        """Copies have the same config and device, and memory of their own. With comm, stream or workspace none is made."""
         context = annulus.Context(annulus.Config([(16, 1)], causal=True), threads=1)
         wanted, _ = context.forward(Q, K, V)
         for copied in (pickle.loads(pickle.dumps(context)), copy.deepcopy({"module": context})["module"]):
-            self.assertIsNot(copied._turn, context._turn)
-            self.assertEqual((copied.config, copied.device, copied._threads), (context.config, "cpu", 1))
+            self.assertIsNot(copied._handle.lock, context._handle.lock)
+            self.assertEqual((copied.config, copied.device, copied._handle.threads), (context.config, "cpu", 1))
             self.assertEqual(copied.forward(Q, K, V)[0].tobytes(), wanted.tobytes())
         context.set_workspace(np.empty(1 << 16))
         (end,) = annulus.Comm.local(1)

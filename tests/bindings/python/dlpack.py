@@ -23,13 +23,13 @@ DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Plain(ctypes.Structure):
-    """Of a capsule named "dltensor"."""
+    """The struct of a capsule named "dltensor"."""
 
     _fields_ = [("tensor", DlTensor), ("context", ctypes.c_void_p), ("deleter", DELETER)]
 
 
 class Versioned(ctypes.Structure):
-    """Of a capsule named "dltensor_versioned"."""
+    """The struct of a capsule named "dltensor_versioned"."""
 
     _fields_ = [
         ("major", ctypes.c_uint32),

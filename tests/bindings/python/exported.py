@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays that the package under test knows by an exchange protocol alone."""
+"""Arrays that the package under test reads only by an exchange protocol."""
 
 
 class Exported:
-    """An array that is known by DLPack alone."""
+    """An array with DLPack and no other protocol."""
 
     def __init__(self, array):
         self.array = array

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""layout="bhnd": arrays [B, heads, N, D] give what the same arrays transposed to [B, N, heads, D] give, to the bit."""
+"""layout="bhnd": arrays [B, heads, N, D] and their transposes [B, N, heads, D] give the same results, bit for bit."""
 
 import unittest
 import warnings
@@ -37,7 +37,7 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual(found.tobytes(), wanted.tobytes())
 
     def both_ways(self, *arrays, wrap=lambda array: array):
-        """Forward and backward in both layouts."""
+        """Computes forward and backward in both layouts."""
         q, k, v, d_out = arrays
         out, lse = self.context.forward(q, k, v)
         gradients = self.context.backward(q, k, v, out, lse, d_out)
@@ -80,7 +80,7 @@ class LayoutTest(unittest.TestCase):
         q, k, v, _ = self.arrays
         with self.assertRaisesRegex(annulus.ArgumentError, "layout is 'nhd'; it must be one of 'bnhd', 'bhnd'"):
             annulus.attention(q, k, v, CONFIG, layout="nhd")
-        # Grouped heads whose axes were not named: as many "rows" as there are heads.
+        # Grouped heads without a layout: the number of heads is taken for the number of rows.
         swapped = [heads_first(array) for array in (q, k, v)]
         with self.assertRaisesRegex(annulus.ArgumentError, "q has 4 rows and k has 2;.*layout='bhnd'"):
             annulus.attention(*swapped, CONFIG)

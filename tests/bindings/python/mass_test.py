@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention mass of keys: against sums of probabilities written down here, in every library, of windows, sequences
-and several ranks."""
+"""The attention mass of keys equals sums of probabilities that this file computes: in every library, with windows,
+sequences and several ranks."""
 
 import threading
 import unittest
@@ -30,14 +30,14 @@ Q, K, V = capi.numbers(
 
 
 def counts(length, causal):
-    """How often query n reaches key m by BRANCHES: [n, m], in a sequence of so many positions."""
+    """Returns how often query n reaches key m by BRANCHES, [n, m], in a sequence of `length` positions."""
     n, m = np.indices((length, length))
     found = (n // 16 == m // 16).astype(int) + (n % 3 == m % 3)
     return np.where(causal & (m > n), 0, found)
 
 
 def mass_of(q, k, start=0, causal=False):
-    """The masses by the definition; q's rows are the positions from `start` on."""
+    """Computes the masses by the definition. q's rows are the positions from `start` on."""
     keys = np.repeat(k, q.shape[2] // k.shape[2], axis=2)
     weights = np.exp(np.einsum("bnhd,bmhd->bhnm", q, keys) / np.sqrt(q.shape[3]))
     weights = weights * counts(k.shape[1], causal)[start : start + q.shape[1]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results over different keys, merged: against one call over all of them, in every library; and the gradient."""
+"""Merged results over different keys equal one call over all keys, in every library; gradients too."""
 
 import unittest
 
@@ -58,7 +58,7 @@ class MergeTest(unittest.TestCase):
         self.assertTrue((out == 0).all() and (lse == -np.inf).all())
 
     def test_rows_without_keys_of_flash_attention(self):
-        """Whose LSE is +inf there: as if it were -inf."""
+        """FlashAttention's LSE of +inf acts as -inf."""
         near = attend([(16, 2)])  # half of the rows of a head
         self.assertTrue((near[1] == -np.inf).any())
         flash = np.where(near[1] == -np.inf, np.inf, near[1])
@@ -156,7 +156,7 @@ class TorchMergeTest(unittest.TestCase):
             torch.testing.assert_close(part.grad.float(), weight.expand(part.shape), rtol=2**-8, atol=1e-6)
 
     def test_refusals(self):
-        """In the words of annulus.merge()."""
+        """Refusals have the messages of annulus.merge()."""
         out, lse = torch.zeros(1, 3, 2, 8), torch.zeros(1, 2, 3)
         for parts, words in (
             ([], "parts has 0 pairs"),

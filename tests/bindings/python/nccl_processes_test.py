@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes over NCCL, a GPU for each of two: many calls in a row, also beside others, and one of them killed before
-them or meanwhile, stopped, aborting, exiting or leaving.
+"""Two processes over NCCL, with a GPU each. They make many calls in a row, also beside other work. In further tests one
+process is killed before or during the calls, is stopped, aborts, exits or leaves.
 
 nccl_processes_test.py runs itself as `nccl_processes_test.py WAY DIRECTORY RANK`.
 """
@@ -30,7 +30,7 @@ CONFIG = annulus.Config([(512, 1), (2048, 4), (0, 16)], causal=True)
 
 
 def shared_memory():
-    """Names in it; NCCL's own are its own matter."""
+    """Returns the names of annulus in shared memory, without those of NCCL."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith("nccl")}
 
 
@@ -64,7 +64,7 @@ def both_passes(context, q, k, v, d_out):
 
 
 def agree_in_many_calls(rank, comm):
-    """A hundred calls are queued before the first result is looked at; sizes change, so that outboxes grow."""
+    """Queues a hundred calls before it reads the first result. Sizes change, so outboxes grow."""
     whole = whole_inputs(rank)
     context = annulus.Context(CONFIG, f"cuda:{rank}", comm=comm)
     alone = annulus.Context(CONFIG, f"cuda:{rank}")
@@ -83,7 +83,7 @@ def agree_in_many_calls(rank, comm):
 
 
 def agree_in_a_graph(rank, comm):
-    """Captured after one call as it is, and replayed on new data between others."""
+    """Captures a call after a first one, and replays it on new data between other calls."""
     whole = whole_inputs(rank)
     part = [mine(x, rank) for x in whole]
     context = annulus.Context(CONFIG, f"cuda:{rank}", comm=comm)
@@ -105,7 +105,7 @@ def agree_in_a_graph(rank, comm):
 
 
 def agree_beside_others(directory, rank, comm):
-    """Two communicators with a stream each, and all-reduces of the caller's own, all at once, in a hundred calls."""
+    """Makes a hundred calls on two communicators with a stream each, beside all-reduces of the caller."""
     torch.distributed.init_process_group("nccl", init_method=f"file://{directory}/store", rank=rank, world_size=RANKS)
     whole = whole_inputs(rank)
     part = [mine(x, rank) for x in whole]
@@ -116,8 +116,8 @@ def agree_beside_others(directory, rank, comm):
     wanted = []
     for config, context in zip(configs, contexts):
         wanted.append(both_passes(context, *part))
-        of_one = both_passes(annulus.Context(config, f"cuda:{rank}"), *whole)
-        for one, other in zip(wanted[-1], of_one):
+        one_rank = both_passes(annulus.Context(config, f"cuda:{rank}"), *whole)
+        for one, other in zip(wanted[-1], one_rank):
             torch.testing.assert_close(
                 one.float(), mine(other, rank).float(), rtol=0, atol=0.02 * float(other.abs().max())
             )
@@ -146,11 +146,11 @@ def fail_together(way, directory, rank, comm):
     torch.cuda.synchronize()
     pathlib.Path(directory, f"running{rank}").touch()
     if way == "killed before" and rank == 1:
-        time.sleep(600)  # until it is
+        time.sleep(600)  # until it is killed
     started = time.monotonic()
     try:
         for i in range(10**6):
-            if rank == 1 and i == 100:  # in the midst of what the other has been given
+            if rank == 1 and i == 100:  # while the other rank still computes
                 if way == "leaving":
                     return
                 if way == "exiting":
@@ -169,7 +169,7 @@ def fail_together(way, directory, rank, comm):
     started = time.monotonic()
     torch.cuda.synchronize()  # nothing waits on the GPU any more
     assert time.monotonic() - started < 10
-    # What is left serves alone.
+    # The remaining process computes alone.
     alone = annulus.Context(CONFIG, f"cuda:{rank}")
     assert bool(torch.isfinite(both_passes(alone, *part)[0]).all())
     torch.cuda.synchronize()

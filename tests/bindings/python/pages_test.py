@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python examples of README.md and of pages of doc/, as a reader runs them. On doc/python.md each one runs
-after the first. torch_replace_test.py runs the examples of slide encoders."""
+"""Runs the Python examples of README.md and of pages of doc/ as a reader does. On doc/python.md each example runs after
+the first. torch_replace_test.py runs the examples with slide encoders."""
 
 import contextlib
 import importlib.util
@@ -29,7 +29,7 @@ def examples(page):
 
 
 def run(example, names):
-    """The names there are afterwards, and what it printed."""
+    """Runs an example. Returns the names that it defines, and its output."""
     names, printed = dict(names), io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(example, names)
@@ -44,12 +44,12 @@ class PagesTest(unittest.TestCase):
 
     def test_the_first_prints_the_same_number_twice(self):
         self.assertIn("# the same", self.first)
-        of_q, of_k = map(float, self.printed.split())
+        q_sum, k_sum = map(float, self.printed.split())
         scale = np.abs(self.names["q"] * self.names["d_q"]).sum()
-        self.assertLess(abs(of_q - of_k), 1e-5 * scale)
+        self.assertLess(abs(q_sum - k_sum), 1e-5 * scale)
 
     def run_all(self, module):
-        """The examples that import this module of annulus's, or none of them."""
+        """Returns the examples that import this module of annulus, or those that import none."""
         pattern = r"^from annulus\.(\w+) import"
         mine = [each for each in examples("doc/python.md") if [module] == (re.findall(pattern, each, re.M) or [None])]
         self.assertTrue(mine)

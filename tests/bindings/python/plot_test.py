@@ -24,7 +24,7 @@ LENGTH, HEADS = 30, 4
 
 
 def attends(branch, heads, head, n, m, length):
-    """Whether query n of a head has key m by a branch."""
+    """Returns whether query n of a head has key m by a branch."""
     first, count = branch.heads or (0, heads)
     if not first <= head < first + count:
         return False
@@ -35,17 +35,17 @@ def attends(branch, heads, head, n, m, length):
     place = {p: p for p in range(size)}
     if branch.order == "hilbert":
         place = {int(p): i for i, p in enumerate(annulus.hilbert_curve(size, branch.grid_width))}
-    of_query, of_key = place[n - start] % r, place[m - start] % r
+    query_residue, key_residue = place[n - start] % r, place[m - start] % r
     inside = head - first
     phase = {"block": inside // -(-count // r), "interleave": inside % r}.get(branch.phase)
     phase = branch.phase % r if phase is None else phase
     if branch.query == "residue":
-        return of_query == of_key
-    return of_key == phase and (branch.query == "every" or of_query == phase)
+        return query_residue == key_residue
+    return key_residue == phase and (branch.query == "every" or query_residue == phase)
 
 
 def pattern(config, head, branches=None):
-    """How often each query counts each key."""
+    """Returns how often each query counts each key."""
     found = np.zeros((LENGTH, LENGTH), int)
     for branch in branches or config.branches:
         for n in range(LENGTH):
@@ -71,7 +71,7 @@ class PlotTest(unittest.TestCase):
         for name, config in CONFIGS.items():
             with self.subTest(name):
                 figure = config.plot(LENGTH, heads=HEADS)
-                shown = {}  # by the label of the first picture of a row, what the row shows
+                shown = {}  # the pictures of each row, by the label of its first picture
                 rows = []
                 for axis in figure.axes:
                     if axis.images:
@@ -105,7 +105,7 @@ class PlotTest(unittest.TestCase):
 
     @unittest.skipUnless(matplotlib, "needs matplotlib")
     def test_more_positions_than_cells(self):
-        """The means of cells, the last one of fewer positions; axes count positions, and a bar says how much it is."""
+        """Cells show means; the last cell has fewer positions. Axes count positions, and a colour bar has the scale."""
         for length, (one, other), size in ((128, (7, 2), 1), (700, (7, 2), 14), (1031, (9, 2), 18), (2048, (32, 5), 16),
                                            (400, (13, 2), 4)):
             branches = (600, one), (5792, other)
@@ -130,7 +130,7 @@ class PlotTest(unittest.TestCase):
 
     @unittest.skipUnless(matplotlib, "needs matplotlib")
     def test_no_squares_that_are_not_there(self):
-        """Dilations that are far finer than the picture are one grey, whatever the resolution."""
+        """Dilations that are far finer than the picture give one grey, at any resolution."""
         for branches in ([(5792, 2), (32768, 4)], [(5000, 3), (6000, 7)]):
             figure = Config(branches).plot(2048)
             for dots in (60, 100, 137):
@@ -138,7 +138,7 @@ class PlotTest(unittest.TestCase):
                 figure.canvas.draw()
                 drawn = np.asarray(figure.canvas.buffer_rgba())[::-1]
                 for axis in figure.axes[:3]:
-                    # Without the frame, and the last cell, which may have a part of the positions.
+                    # Without the frame and the last cell, which may have fewer positions.
                     (left, low), (right, high) = axis.get_window_extent().get_points().astype(int)
                     inside = drawn[low + 9:high - 4, left + 4:right - 9]
                     self.assertEqual(len(np.unique(inside.reshape(-1, 4), axis=0)), 1)

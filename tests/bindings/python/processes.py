@@ -7,8 +7,8 @@ import tempfile
 
 
 def run_ranks(case, script, ranks, *arguments):
-    """Runs `script *arguments DIRECTORY RANK` for each rank, in one directory; each must print "done" and nothing else (but for
-    what gloo says there by itself)."""
+    """Runs `script *arguments DIRECTORY RANK` for each rank, in one directory. Each must print "done" and no other
+    line, except for gloo's own messages."""
     with tempfile.TemporaryDirectory() as directory:
         processes = [
             subprocess.Popen(

@@ -7,11 +7,11 @@ import torch
 
 
 def attend(q, k, v, branches, causal, misplaced=False):
-    """LongNet's formula written out: each branch's own softmax over zero-padded segments, its rows put back to their
-    places, and the branches mixed by the softmax of their denominators.
+    """Computes LongNet's formula: the softmax of each branch over zero-padded segments, with the rows put back to their
+    places, and the sum of the branches weighted by the softmax of their denominators.
 
-    misplaced: put them where the published code does where a dilation does not divide its segment length: zeros that
-    were appended to a segment for that stay in, with the rows that they as queries get, and push the rest back.
+    misplaced: puts rows where the published code puts them if a dilation does not divide its segment length. The zeros
+    that pad a segment stay in, with the rows that they get as queries, and push later rows back.
     """
     batch, length, heads, dim = q.shape
     outs, denominators = [], []
@@ -39,12 +39,12 @@ def attend(q, k, v, branches, causal, misplaced=False):
                 lse[:, places, head] = scores.logsumexp(-1)[:, : len(places)]
         outs.append(out)
         denominators.append(lse)
-    shares = torch.stack(denominators).softmax(0).nan_to_num(0)  # no branch reaches the row: it stays 0
+    shares = torch.stack(denominators).softmax(0).nan_to_num(0)  # a row that no branch reaches stays 0
     return (shares[..., None] * torch.stack(outs)).sum(0)
 
 
 class DilatedAttention(torch.nn.Module):
-    """What models read of the published module, with its parameters in its order."""
+    """The attributes of the published module that models read, with its parameters in its order."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Encoder(torch.nn.Module):
 
 
 def arguments(embed_dim=64, num_heads=4, **others):
-    """A configuration as the published code's."""
+    """Makes a configuration like those of the published code."""
     return types.SimpleNamespace(
         **{
             "encoder_embed_dim": embed_dim,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worked example of doc/semantics.md has the numbers that stand there."""
+"""The library computes the numbers of the worked example in doc/semantics.md."""
 
 import os
 import pathlib
@@ -15,14 +15,14 @@ DOC = pathlib.Path(os.environ["ANNULUS_SOURCE"], "doc/semantics.md").read_text(e
 
 
 def row_of_example(name):
-    """The numbers of a row: how often query 0 meets keys 0 to 3, O and LSE."""
+    """Returns the numbers of a row of the page: how often query 0 meets keys 0 to 3, O and LSE."""
     found = re.search(rf"^\| {re.escape(name)} \|(.*)\|$", DOC, re.MULTILINE)
     return [float(number) for number in found[1].split("|")]
 
 
 class SemanticsTest(unittest.TestCase):
     def compute(self, branches, key_rule):
-        """O and LSE of query 0, all of whose scores are 0; values are 1, 2, 3 and 4."""
+        """Computes O and LSE of query 0. All its scores are 0, and the values are 1, 2, 3 and 4."""
         q = np.zeros((1, 4, 1, 8))
         v = np.arange(1.0, 5)[:, None, None] * np.ones((1, 4, 1, 8))
         out, lse = annulus.attention(q, q, v, branches, key_rule=key_rule, return_lse=True)
@@ -43,7 +43,7 @@ class SemanticsTest(unittest.TestCase):
         self.check("once", [(4, 1)], [1, 1, 1, 1])
 
     def test_phases_of_heads(self):
-        """The table of phases: which positions of a segment of 8 heads 0 to 3 attend to, by r = 2."""
+        """The table of phases says which positions heads 0 to 3 attend to, in a segment of 8 with r = 2."""
         for rule in ("block", "interleave"):
             row = re.search(rf"^\| `{rule}` \|(.*)\|$", DOC, re.MULTILINE)[1]
             phases = [int(text) for text in row.split("|")]
@@ -53,7 +53,7 @@ class SemanticsTest(unittest.TestCase):
             self.assertEqual(out[0, 0, :, 0].tolist(), phases)
 
     def test_phases_of_a_part_of_the_heads(self):
-        """A process that has heads 2 and 3 of 4 attends as one call of all does in these heads."""
+        """A process with heads 2 and 3 of 4 computes the same as heads 2 and 3 of a call with all heads."""
         generator = np.random.default_rng(7)
         q, k, v = (generator.standard_normal((1, 9, 4, 8)) for _ in range(3))
         branches = [(4, 2), annulus.Branch(0, 4, phase="interleave", heads=(1, 3))]

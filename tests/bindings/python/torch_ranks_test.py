@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequence parallelism over a torch.distributed process group, against one rank: a process for each of two GPUs, and
-two processes on CPUs.
+"""Sequence parallelism over a torch.distributed process group gives the results of one rank: with a process for each of
+two GPUs, and with two processes on CPUs.
 
 torch_ranks_test.py runs itself as `torch_ranks_test.py DEVICE BACKEND DIRECTORY RANK`.
 """
@@ -28,7 +28,7 @@ LENGTH = 1000
 
 
 def compare(device, group, rank, held, shards, dtype, tolerance):
-    """One rank's rows of the output and of the input's gradient, and the sum of all ranks' parameter gradients."""
+    """Compares one rank's rows of the output and of the input's gradient, and the sum of all parameter gradients."""
     torch.manual_seed(1)
     options = {"layer_norm": True, "is_causal": True, "device": device, "dtype": dtype}
     arguments = (256, 8, [128, 1024], [1, 4])
@@ -51,7 +51,7 @@ def compare(device, group, rank, held, shards, dtype, tolerance):
 
     close(found, held.cut(wanted, rank))
     close(part.grad, held.cut(whole.grad, rank))
-    # The gradient of the keys' bias is 0 but for rounding: the largest of all gradients is the measure.
+    # The gradient of the keys' bias is 0 up to rounding, so the tolerance is relative to the largest of all gradients.
     scale = max(float(parameter.grad.abs().max()) for parameter in alone.parameters())
     for one, other in zip(split.parameters(), alone.parameters()):
         total = one.grad.to(torch.promote_types(dtype, torch.float32))  # not every backend knows bfloat16
@@ -70,7 +70,7 @@ def refusal(words, kind=annulus.ArgumentError):
 
 
 def balance(device, group, rank):
-    """A word instead of shards: which they are follows from the config and the rows of all."""
+    """With a word instead of shards, the config and the rows of all ranks decide the shards."""
     torch.manual_seed(2)
     whole = [torch.randn(1, 101, 2, 16, device=device, requires_grad=True) for _ in range(3)]
     wanted = dilated_attention(*whole, [(0, 1)], causal=True)
@@ -88,7 +88,7 @@ def balance(device, group, rank):
 
 
 def masses(device, group, rank):
-    """Each rank's own keys, from the queries of all; with an lse or without, and in shards of any kind."""
+    """Each rank gets the mass of its own keys from all ranks' queries, with and without lse, in shards of any kind."""
     torch.manual_seed(3)
     starts = [2, 40, 97]
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
@@ -114,7 +114,7 @@ def masses(device, group, rank):
 
 
 def refuse(group, rank):
-    """What only one rank has wrong, all refuse; and the group goes on working."""
+    """All ranks refuse an error of one rank, and the group stays usable."""
     q = torch.zeros(1, 20, 2, 8)
     for words, arguments, options in (
         ("rank 1 has 20 rows of q and \\[19, 20\\] of k and v", (q, q[:, rank:], q), {}),
@@ -168,7 +168,7 @@ class TorchRanksTest(unittest.TestCase):
 
     @unittest.skipUnless(GPUS >= RANKS, f"needs {RANKS} GPUs")
     def test_gloo_group(self):
-        """The group only carries the id; the rows go over NCCL all the same."""
+        """The group only sends the id; the rows go over NCCL."""
         run_ranks(self, __file__, RANKS, "cuda", "gloo")
 
     @unittest.skipUnless(dist.is_available() and dist.is_gloo_available(), "needs torch.distributed with gloo")

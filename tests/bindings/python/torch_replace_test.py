@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""replace_longnet_attention() in models of the structure of LongNet's published code: what it changes and what not,
-what it refuses, and everything that is done to models afterwards. Also what LongNetAttention keeps for backward.
+"""replace_longnet_attention() in models with the structure of LongNet's published code: what it changes, leaves and
+refuses, and the wrappers and transforms of models afterwards. Also what LongNetAttention saves for backward.
 
 torch_replace_test.py runs itself as `torch_replace_test.py DIRECTORY RANK`.
 """
@@ -35,7 +35,7 @@ from processes import run_ranks
 from annulus.torch import LongNetAttention, replace_longnet_attention
 from annulus.torch._functional import attend
 
-torch.set_num_threads(1)  # for small tensors, of which there are many
+torch.set_num_threads(1)  # the tests have many small tensors
 RANKS = 2
 LENGTH = 83
 
@@ -50,7 +50,7 @@ def encoder(dtype=torch.float64, **others):
 
 
 def gradients(model, x):
-    """The output, and the gradients of a loss that is not symmetric in its rows."""
+    """Computes the output, and the gradients of a loss that is not symmetric in its rows."""
     for parameter in model.parameters():
         parameter.grad = None
     out = model(x)
@@ -69,7 +69,7 @@ class Case(unittest.TestCase):
 
 class ReplaceTest(Case):
     def test_outputs_and_gradients(self):
-        """Of H = 16 and several D, with a last segment that is short and no multiple of r."""
+        """H = 16 and several D. The last segment is short, and its length is no multiple of r."""
         for dim, subln in ((16, True), (24, True), (48, True), (48, False), (64, True), (96, True)):
             with self.subTest(dim=dim, subln=subln):
                 model = encoder(embed_dim=16 * dim, num_heads=16, encoder_layers=1, subln=subln)
@@ -105,7 +105,7 @@ class ReplaceTest(Case):
         (before * before).sum().backward()
         optimiser.step()
         self.assertFalse(torch.equal(model(x), before))
-        self.assertEqual(replace_longnet_attention(model).found, ())  # nothing is left to do
+        self.assertEqual(replace_longnet_attention(model).found, ())  # all modules are replaced
 
     def test_dry_run_and_undo(self):
         model = encoder()
@@ -138,7 +138,7 @@ class ReplaceTest(Case):
         self.assertIs(model.layers[1].self_attn, model.layers[0].self_attn)
 
     def test_what_is_left(self):
-        """With the reason, while the other layer is replaced."""
+        """The result says why, and the other layer is replaced."""
 
         def split(module):
             module.q_proj.split_position = -1
@@ -197,14 +197,14 @@ class ReplaceTest(Case):
             warnings.simplefilter("error")
             model = encoder()
             replace_longnet_attention(model)
-            replace_longnet_attention(model)  # done before
+            replace_longnet_attention(model)  # a second time
         with self.assertRaisesRegex(TypeError, "model is a list; it must be a torch.nn.Module"):
             replace_longnet_attention([model])
         with self.assertRaisesRegex(annulus.ArgumentError, "misplaced_rows is 'x'; it must be None or 'as published'"):
             replace_longnet_attention(model, misplaced_rows="x")
 
     def test_copies_known_by_what_they_have(self):
-        """Under another class's name, by dense_to_sparse(), with a list in a string and without a norm."""
+        """A class of another name is recognised by dense_to_sparse(), with a list in a string and without a norm."""
         kind = type("Attention", (torch.nn.Module,), {"forward": None, "dense_to_sparse": None})
         model = encoder(segment_length="[16, 48]", subln=False)
         for layer in model.layers:
@@ -229,7 +229,7 @@ class ReplaceTest(Case):
             self.assertTrue(torch.allclose(model.eval()(x), wanted(x)))
 
     def test_misplaced_rows(self):
-        """17 and 34 are no multiples of 3 and 4, and there are more positions."""
+        """17 and 34 are no multiples of 3 and 4, and the sequence is longer."""
         branches = {"segment_length": [8, 17, 34, 100], "dilated_ratio": [1, 3, 4, 8]}
         x = rows(3, 2, LENGTH, 64)
         wanted = gradients(encoder(**branches), x)
@@ -255,7 +255,7 @@ class ReplaceTest(Case):
 
 
 class AfterwardsTest(Case):
-    """What is done to models with replaced modules."""
+    """Wrappers and transforms of models with replaced modules."""
 
     def setUp(self):
         self.x = rows(3, 2, LENGTH, 64, dtype=torch.float32)
@@ -329,7 +329,7 @@ class AfterwardsTest(Case):
 
 
 def compare_wrapped(wrap, rank):
-    """DDP or FSDP around the model, before and after, against one rank with the rows of both."""
+    """Puts DDP or FSDP around the model, before and after. Compares with one rank that has the rows of both."""
     x = rows(3, RANKS, LENGTH, 64, dtype=torch.float32)
     alone = encoder(torch.float32)
     wanted = alone(x)
@@ -351,8 +351,8 @@ def compare_wrapped(wrap, rank):
 
 
 def compare_fully_sharded(fully_shard, mesh, rank):
-    """fully_shard() of layers with replaced modules, and of such a module by itself, against that of published ones,
-    since over gloo some versions of PyTorch give the sum of the ranks' gradients, and others the mean."""
+    """Applies fully_shard() to layers with replaced modules, and to such a module alone. Compares with published
+    modules, since over gloo some versions of PyTorch give the sum of the ranks' gradients, and others the mean."""
     x = rows(3, RANKS, LENGTH, 64, dtype=torch.float32)[rank : rank + 1]
 
     def result(replaced, parts):
@@ -418,10 +418,10 @@ def work(directory, rank):
 
 
 class ModuleTest(unittest.TestCase):
-    """Of LongNetAttention what a replaced module relies on."""
+    """The properties of LongNetAttention on which a replaced module relies."""
 
     def test_first_values(self):
-        """Those of the published constructor, whose reset_parameters() is another distribution."""
+        """Initial values are those of the published constructor. Its reset_parameters() has another distribution."""
         for subln in (False, True):
             made = []
             for make in (published.DilatedAttention, LongNetAttention.from_args):
@@ -454,7 +454,7 @@ class ModuleTest(unittest.TestCase):
         self.assertIs(ours.args, args)
 
     def test_several_sequences(self):
-        """Packed and padded, as if each were alone."""
+        """Packed and padded sequences have the results that each has alone."""
         module = LongNetAttention(64, 4, [16, 48], [1, 3], dtype=torch.float64)
         starts = [0, 30, 31, LENGTH]
         x = rows(3, 2, LENGTH, 64)
@@ -467,7 +467,7 @@ class ModuleTest(unittest.TestCase):
 
     @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0")
     def test_several_sequences_by_a_hook(self):
-        """Past a model that knows nothing of them."""
+        """Sequences are passed to the modules of a model without arguments for them."""
         starts = [0, 30, 31, LENGTH]
         x = rows(3, 2, LENGTH, 64)
         model = encoder()
@@ -484,7 +484,7 @@ class ModuleTest(unittest.TestCase):
 
 @unittest.skipUnless(torch.cuda.is_available() and annulus.device_count("cuda"), "needs a GPU")
 class CudaTest(Case):
-    """Encoders as they are trained: float16 under autocast on a GPU, held against float64 on the CPU."""
+    """Encoders in training: float16 under autocast on a GPU, compared with float64 on the CPU."""
 
     def check(self, sizes, change=lambda model: model):
         x = rows(3, 2, LENGTH, sizes["embed_dim"])
@@ -516,8 +516,8 @@ class CudaTest(Case):
 
 class HostTest(unittest.TestCase):
     def test_calls_of_functions(self):
-        """How many a forward makes beside those of its projections and of the attention: of a slide of a thousand tiles
-        a GPU waits for the host."""
+        """Limits the function calls of a forward beyond its projections and its attention. On a slide of a thousand
+        tiles the GPU waits for the host."""
         module = LongNetAttention(64, 4, [16, 48], [1, 3])
         x = torch.zeros(1, LENGTH, 64)
         q = x.view(1, LENGTH, 4, 16)
@@ -529,7 +529,7 @@ class HostTest(unittest.TestCase):
                 nonlocal count
                 count += event in ("call", "c_call")
 
-            work()  # what is kept from the first call on is no work of the later ones
+            work()  # fills the caches
             sys.setprofile(seen)
             try:
                 work()
@@ -549,7 +549,7 @@ class HostTest(unittest.TestCase):
 class PageTest(unittest.TestCase):
     @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0")
     def test_python_of_the_page(self):
-        """doc/slides.md, each block with a new encoder, prints what it says; what it puts into encoders works."""
+        """Each block of doc/slides.md prints what the page says, with a new encoder; changed encoders work."""
         page = pathlib.Path(os.environ["ANNULUS_SOURCE"], "doc/slides.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
         wanted = re.search(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
@@ -577,7 +577,7 @@ class PageTest(unittest.TestCase):
         for mass in (layer.mass, layer.of_class_token, layer.mass_of_pattern):
             self.assertEqual(mass.shape, (4, x.shape[1]))
         self.assertFalse(torch.allclose(layer.mass, layer.mass_of_pattern))
-        self.assertTrue((layer.of_class_token <= layer.mass + 1e-5).all())  # one query's part of all queries'
+        self.assertTrue((layer.of_class_token <= layer.mass + 1e-5).all())  # one query contributes a part
         self.assertTrue((layer.of_class_token > 0).any())
         saved, coordinates = {}, torch.tensor([[256.0, 0.0]], dtype=torch.float32)
         for saving in re.findall(r"`(numpy\.save\(.*?\))`", page):
@@ -608,11 +608,11 @@ class PageTest(unittest.TestCase):
         self.assertEqual(names["attention"].config.padding, wanted.padding)
 
 
-class KeptTest(unittest.TestCase):
-    """What is kept for backward, counted in bytes of memory that is not the parameters', for each position."""
+class SavedTest(unittest.TestCase):
+    """The bytes for each position that are saved for backward, without the parameters' memory."""
 
-    def kept(self, call, length, parameters):
-        """Each piece of memory once, however many views of it are kept."""
+    def saved_bytes(self, call, length, parameters):
+        """Counts the bytes of saved tensors, each piece of memory once."""
         pieces = {}
         storage_of = getattr(torch.Tensor, "untyped_storage", torch.Tensor.storage)  # before PyTorch 2.0
         own = {storage_of(parameter).data_ptr() for parameter in parameters}
@@ -620,7 +620,7 @@ class KeptTest(unittest.TestCase):
         def pack(tensor):
             storage = storage_of(tensor)
             if storage.data_ptr() not in own:
-                pieces[storage.data_ptr()] = storage  # held, so that the address stays its own
+                pieces[storage.data_ptr()] = storage  # kept, so that no other tensor gets its address
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -629,12 +629,12 @@ class KeptTest(unittest.TestCase):
         return sum(storage.nbytes() for storage in pieces.values())
 
     def per_position(self, call, module):
-        """What does not grow with the length, such as weights in autocast's dtype, falls out."""
-        short, long = (self.kept(call, length, module.parameters()) for length in (64, 96))
+        """Returns the growth with the length; weights in autocast's dtype, for one, do not grow."""
+        short, long = (self.saved_bytes(call, length, module.parameters()) for length in (64, 96))
         return (long - short) / 32
 
     def check_modules(self, wanted):
-        """Of one branch and of several, without and with the norm. wanted: of width, heads and norms."""
+        """Checks one branch and several, without and with the norm. wanted: a function of width, heads and norm."""
         width, heads = 128, 4
         for branches in ([(16, 1)], [(16, 1), (32, 2), (0, 4)]):
             for subln in (False, True):
@@ -647,12 +647,12 @@ class KeptTest(unittest.TestCase):
                 self.assertEqual(self.per_position(call, module), wanted(width, heads, subln))
 
     def test_bytes_of_a_position(self):
-        """As the docstring says: in x, q, k, v, out, the normalised out; lse; the norm's statistics."""
+        """The docstring counts x, q, k, v, out, the normalised out, lse, and the norm's statistics."""
         self.check_modules(lambda width, heads, subln: 4 * (5 + subln) * width + 4 * heads + subln * 8)
 
     @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0, for layer_norm under autocast on CPUs")
     def test_bytes_under_autocast(self):
-        """The same in 16 bits, and the norm's input in float32, which is not the attention's output then."""
+        """Counts the same in 16 bits, and the norm's input in float32, which then is another array than the output."""
         with torch.autocast("cpu", dtype=torch.bfloat16):
             self.check_modules(
                 lambda width, heads, subln: (2 * (5 + subln) + 4 * subln) * width + 4 * heads + subln * 8
@@ -660,8 +660,9 @@ class KeptTest(unittest.TestCase):
 
     @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0, for layer_norm under autocast on CPUs")
     def test_bytes_of_an_encoder_layer(self):
-        """What doc/slides.md reckons with: under autocast, an inner layer of four times the width and no dropout. There
-        it is 66 widths, since on a GPU autocast's norm of the inner layer keeps float32, 8 bytes a number more."""
+        """Checks the number in doc/slides.md, under autocast with an inner layer of four times the width and no
+        dropout. The page says 66 widths: on a GPU autocast's norm of the inner layer saves float32, 8 bytes a number
+        more."""
         width, heads = 128, 4
         layer = encoder(torch.float32, embed_dim=width, num_heads=heads, encoder_ffn_embed_dim=4 * width).layers[0]
         model = torch.nn.ModuleList([layer])

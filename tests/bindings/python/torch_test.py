@@ -30,7 +30,7 @@ BRANCHES = [(16, 1), (48, 3)]
 SHAPE, KV_SHAPE = (2, 83, 4, 16), (2, 83, 2, 16)
 # Every query has a key in these, so the LSE is finite.
 FULL = [(6, 1), annulus.Branch(15, 2, query="residue")]
-# What errors say where there is no derivative.
+# The messages for derivatives that do not exist.
 ONCE, REVERSE = "dilated attention is once differentiable", "take first derivatives in reverse mode"
 
 
@@ -105,13 +105,13 @@ class FunctionTest(unittest.TestCase):
                 )
 
     def test_threads_are_pytorchs(self):
-        """Of every function; but where the environment says how many, it is the library that reads that."""
+        """Every function uses PyTorch's number of threads. A number in the environment is left to the library."""
         made = []
         make = annulus.Context.__init__
 
         def note(context, *arguments, **options):
             make(context, *arguments, **options)
-            made.append(context._threads)
+            made.append(context._handle.threads)
 
         def call_all():
             del made[:]
@@ -153,7 +153,7 @@ class FunctionTest(unittest.TestCase):
 
     @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0")
     def test_several_gradients_at_once(self):
-        """Of one graph, which was made before anybody said so."""
+        """torch.func.vmap over torch.autograd.grad works on a graph that was made outside."""
         tensors = rows(6, SHAPE, KV_SHAPE, KV_SHAPE, grad=True)
         out = dilated_attention(*tensors, BRANCHES, causal=True)
         weights = torch.stack(rows(7, SHAPE, SHAPE))
@@ -180,7 +180,7 @@ class FunctionTest(unittest.TestCase):
         self.assertTrue(torch.equal(out, wanted[0][0]) and torch.equal(lse, wanted[1][0]))
 
     def test_no_second_derivative(self):
-        """Also where the gradient that arrives is a constant, as that of a sum is."""
+        """The gradient of a sum arrives as a constant; that works too."""
         q, k, v = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), grad=True)
         plain = rows(3, (1, 15, 2, 8))[0]
         for power in (1, 2):
@@ -287,7 +287,7 @@ class FunctionTest(unittest.TestCase):
 
     @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
     def test_flops_are_counted(self):
-        """4 D for each pair forward and 10 D backward, with the pairs counted one by one."""
+        """A pair costs 4 D FLOPs forward and 10 D backward. The test counts the pairs one by one."""
         from torch.utils.flop_counter import FlopCounterMode
 
         batch, length, heads, dim = SHAPE
@@ -310,7 +310,7 @@ class FunctionTest(unittest.TestCase):
             with FlopCounterMode(display=False) as counter:
                 out = run()
             self.assertEqual(counter.get_total_flops(), 4 * dim * wanted)
-            for result in (out, run()):  # also of what was computed before anybody counted
+            for result in (out, run()):  # also a result from before counting
                 with FlopCounterMode(display=False) as counter:
                     result.sum().backward()
                 self.assertEqual(counter.get_total_flops(), 10 * dim * wanted)
@@ -372,7 +372,7 @@ class FunctionTest(unittest.TestCase):
         self.assertTrue(torch.allclose(total, whole(x)[0], atol=1e-6))
 
     def test_distributed_tensors_are_refused(self):
-        class DTensor(torch.Tensor):  # as PyTorch's, which older versions do not have
+        class DTensor(torch.Tensor):  # a stand-in: older versions of PyTorch have none
             pass
 
         q, k, v = rows(3, *[(1, 15, 2, 8)] * 3)
@@ -405,7 +405,7 @@ class FunctionTest(unittest.TestCase):
 
 @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0")
 class TransformsTest(unittest.TestCase):
-    """The transforms of torch.func: right where one derivative in reverse mode does, an error elsewhere."""
+    """The transforms of torch.func that need one derivative in reverse mode work; all others are errors."""
 
     def setUp(self):
         self.q, self.k, self.v, self.tangent = rows(3, *[(2, 15, 4, 8)] + [(2, 15, 2, 8)] * 2 + [(2, 15, 4, 8)])
@@ -429,7 +429,7 @@ class TransformsTest(unittest.TestCase):
         self.assertTrue(torch.equal(of_lse, q.grad))
 
     def test_vmap(self):
-        """Over any axis, of q alone or of all, with and without B; and of gradients."""
+        """torch.func.vmap works over any axis, of q alone or of all tensors, with and without B, and on gradients."""
         many = torch.stack([self.q, self.tangent, -self.q], 3)
         keys, values = (torch.stack([t, 2 * t, 3 * t]) for t in (self.k, self.v))
 
@@ -624,7 +624,7 @@ class ModuleTest(unittest.TestCase):
             MultiheadDilatedAttention(64, 4, [8], [1], device="meta")(x)
 
     def test_longnet_formula(self):
-        """Outputs and the gradients of all parameters, where N is ragged and H no multiple of r."""
+        """Compares outputs and the gradients of all parameters. r divides neither N nor H."""
         segment_length, dilated_ratio = [8, 20, 64], [1, 3, 4]
         for causal in (False, True):
             with self.subTest(causal=causal):
@@ -644,7 +644,7 @@ class ModuleTest(unittest.TestCase):
                     torch.testing.assert_close(found, gradient, rtol=1e-9, atol=1e-10)
 
     def test_longnet_in_its_place(self):
-        """Made and called as the published code makes and calls its own; a checkpoint by its names loads."""
+        """The module is made and called as in the published code, and its checkpoints load."""
         args = published.arguments(segment_length="[8, 16]", dilated_ratio=[1, 2], layernorm_eps=1e-6)
         names = list(published.DilatedAttention(args, 64, 4, subln=True).state_dict())
         module = LongNetAttention.from_args(args, 64, 4, dropout=0.1, self_attention=True, subln=True).eval()
@@ -682,7 +682,7 @@ class ModuleTest(unittest.TestCase):
         plain = LongNetAttention.from_args(args, 64, 4, self_attention=True)
         self.assertIsNone(plain.inner_attn_ln)
         printed = published.arguments(segment_length="[np.int64(8), np.int32(16)]", dilated_ratio="[1, np.uint8(2)]")
-        self.assertEqual(LongNetAttention.from_args(printed, 64, 4).config, plain.config)  # as NumPy 2 prints lists
+        self.assertEqual(LongNetAttention.from_args(printed, 64, 4).config, plain.config)  # lists as NumPy 2 prints them
         code = types.SimpleNamespace(segment_length="[np.int64(8), np.prod(16)]", dilated_ratio=[1, 2])
         with self.assertRaisesRegex(annulus.ArgumentError, r"segment_length of args is '.*'; it must be a list of int"):
             LongNetAttention.from_args(code, 64, 4)
@@ -693,7 +693,7 @@ class ModuleTest(unittest.TestCase):
             LongNetAttention.from_args(args, 64, 4, encoder_decoder_attention=True)
 
     def test_longnet_parameters_in_their_order(self):
-        """What is saved by order, such as an optimizer's state, belongs to the same parameters here."""
+        """States that are saved by order, such as an optimizer's, belong to the same parameters."""
 
         def shapes(module):
             return [(name, tuple(parameter.shape)) for name, parameter in module.named_parameters()]
@@ -731,7 +731,7 @@ class RanksTest(unittest.TestCase):
                     self.compare(lengths, shards)
 
     def compare(self, lengths, shards):
-        """Outputs, gradients of the input and, summed over the ranks, of the parameters."""
+        """Compares outputs, gradients of the input, and the ranks' sum of the parameters' gradients."""
         torch.manual_seed(1)
         arguments = (64, 4, [16, 96], [1, 4])
         alone = MultiheadDilatedAttention(*arguments, is_causal=True, layer_norm=True, dtype=torch.float64)
@@ -771,7 +771,7 @@ class RanksTest(unittest.TestCase):
             torch.testing.assert_close(sum(gradients), parameter.grad, rtol=1e-9, atol=1e-10)
 
     def check_reconnect(self, group):
-        """A group's communicator that broke stays until reconnect(). A local one stands in for NCCL's."""
+        """A group's broken communicator stays until reconnect(). The test uses a local one instead of NCCL's."""
         text = annulus.Config(BRANCHES)._text
         cpu, gpu = torch.device("cpu"), types.SimpleNamespace(device=torch.device("cuda", 0), shape=SHAPE)
         arrays = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
@@ -797,7 +797,7 @@ class RanksTest(unittest.TestCase):
             number = _ranks.number_of(group, None, gpu, text)
             found, _ = _ranks.context_of(text, cpu, number).forward(*arrays)
             self.assertTrue(torch.equal(found, wanted))
-            reconnect(group)  # no harm to one that is whole
+            reconnect(group)  # does no harm to a communicator that works
         with self.assertRaisesRegex(annulus.ArgumentError, "process_group is 'x'; it must be a group"):
             reconnect("x")
 

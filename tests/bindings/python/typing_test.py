@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's types, as mypy reads them: right programs pass, and each mistake of a wrong one is found."""
+"""The package's types in mypy: a right program passes, and mypy finds every mistake of a wrong one."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ import capi  # noqa: F401 - says that NumPy is missing
 import tap
 
 import annulus
-from annulus import _arrays, _config, types
+from annulus import _arrays, _choices, _config, types
 
 PACKAGES = pathlib.Path(annulus.__file__).parents[1]
 
@@ -75,7 +75,7 @@ annulus.device_count("rocm")
 
 
 def mypy(text):
-    """The lines, counted from 1, in which mypy finds errors."""
+    """Returns the lines, counted from 1, in which mypy finds errors, and its output."""
     with tempfile.TemporaryDirectory() as directory:
         file = pathlib.Path(directory, "program.py")
         file.write_text(text, encoding="utf-8")
@@ -102,13 +102,13 @@ def mypy(text):
 class TypingTest(unittest.TestCase):
     def test_words_are_the_librarys(self):
         for kind, words in (
-            (types.Engine, _config.ENGINES),
-            (types.Phase, _config._PHASES),
-            (types.Query, _config._QUERIES),
-            (types.Order, _config._ORDERS),
-            (types.Padding, _config._PADDINGS),
-            (types.KeyRule, _config._KEY_RULES),
-            (types.Exchange, _config._EXCHANGES),
+            (types.Engine, _choices.ENGINES),
+            (types.Phase, _choices.PHASES),
+            (types.Query, _choices.QUERIES),
+            (types.Order, _choices.ORDERS),
+            (types.Padding, _choices.PADDINGS),
+            (types.KeyRule, _choices.KEY_RULES),
+            (types.Exchange, _choices.EXCHANGES),
             (types.Dtype, _arrays.DTYPES),
         ):
             self.assertEqual(sorted(typing.get_args(kind)), sorted(words))

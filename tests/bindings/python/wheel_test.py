@@ -11,9 +11,9 @@ import unittest
 import tap
 
 SOURCE = pathlib.Path(os.environ["ANNULUS_SOURCE"])
-# Nothing of the build directory's package may be seen.
+# The package of the build directory must not be found.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
-ENVIRONMENT["PYTHONS"] = sys.executable  # build_wheel.sh is to make one wheel
+ENVIRONMENT["PYTHONS"] = sys.executable  # makes build_wheel.sh build one wheel
 
 LOADED = """
 import annulus, pathlib
@@ -58,7 +58,7 @@ def run(*command, **options):
 
 
 def new_environment(directory):
-    """The python of a new virtual environment with NumPy."""
+    """Makes a virtual environment with NumPy. Returns its python."""
     if run(sys.executable, "-m", "venv", directory / "venv").returncode:
         tap.skip_all("needs python3-venv")
     python = directory / "venv/bin/python"
@@ -102,7 +102,7 @@ class WheelTest(unittest.TestCase):
         self.assertIn("this annulus was built without CUDA", reason)
 
     def test_an_editable_install_says_what_it_needs(self):
-        """Before anything is compiled."""
+        """The error comes before anything is compiled."""
         done = run(python, "-m", "pip", "install", "--no-deps", "-e", SOURCE, cwd=scratch)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("pip install --no-build-isolation -e .", done.stdout + done.stderr)

@@ -630,7 +630,8 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
             for (const KeyScope scope : {KeyScope::all_keys, KeyScope::own_keys, KeyScope::last_keys})
                 for (const int mib : {0, 3000, 1536, 1100, 500, 80}) {
-                    SCOPED_TRACE(testing::Message() << "key scope " << static_cast<int>(scope) << ", " << mib << " MiB");
+                    SCOPED_TRACE(testing::Message()
+                                 << "key scope " << static_cast<int>(scope) << ", " << mib << " MiB");
                     const std::uint64_t limit = static_cast<std::uint64_t>(mib) << 20;
                     const BackwardPlan backward = backward_of(plan, scope, limit);
                     EXPECT_TRUE(backward.stored || (limit > 0 && mib < least));
@@ -953,8 +954,8 @@ TEST(LargePlans, StoreDsOnARank) {
             visible.causal = false; // as rank_plan.hpp does
             const Plan others(visible, sizes);
             for (const auto &[plan, scope] : {std::pair(&own, KeyScope::own_keys),
-                                             {&others, KeyScope::other_keys},
-                                             {&others, KeyScope::last_keys}}) {
+                                              {&others, KeyScope::other_keys},
+                                              {&others, KeyScope::last_keys}}) {
                 const BackwardPlan backward = backward_of(*plan, scope, 0);
                 EXPECT_TRUE(backward.stored);
                 expect_sound(*plan, scope, backward);

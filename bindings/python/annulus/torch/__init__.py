@@ -7,7 +7,7 @@
     attention = MultiheadDilatedAttention(512, 8, segment_lengths=[2048, 8192], dilation_rates=[1, 4])
     y, _ = attention(x, x, x)                                                # [B, N, 512]
 
-    replace_longnet_attention(slide_encoder)    # of LongNet's published code, such as Prov-GigaPath's
+    replace_longnet_attention(slide_encoder)    # a model of LongNet's published code, such as Prov-GigaPath's
 """
 
 from ._functional import dilated_attention

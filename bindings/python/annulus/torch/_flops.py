@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many floating-point operations the operators are, for torch.utils.flop_counter.FlopCounterMode."""
+"""The number of floating-point operations of the operators, for torch.utils.flop_counter.FlopCounterMode."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Sequence
 import torch
 
 from .._arrays import CPU
+from .._cache import cached_context
 from .._config import from_text
-from .._context import cached_context
 from ..types import Pass
 from . import _ranks
 
@@ -24,8 +24,8 @@ def _flops(
     lengths: Sequence[int] | None,
     ranks: int,
 ) -> int:
-    """The FLOPs of a call on tensors of these shapes: on a rank with several shards, the sum over its shards."""
-    # The engine changes nothing of the count, and a context on a CPU knows them all but cannot be made with each.
+    """Returns the FLOPs of a call on tensors of these shapes. On a rank with several shards, adds up its shards."""
+    # The count does not depend on the engine, and a context on a CPU cannot have the engines of CUDA.
     context = cached_context(from_text(config).replace(engine="auto"), CPU)
     heads, head_dim = q[-2:]
     batch = q[0] if len(q) == 4 else 1
@@ -78,7 +78,7 @@ def _backward_flops(
 
 
 def register() -> None:
-    """Makes FlopCounterMode count annulus::forward and annulus::backward."""
+    """Registers the formulas by which FlopCounterMode counts annulus::forward and annulus::backward."""
     from torch.utils.flop_counter import register_flop_formula
 
     register_flop_formula(torch.ops.annulus.forward)(_forward_flops)

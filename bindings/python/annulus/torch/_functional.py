@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .. import _passes
 from .._arguments import host_integers, integer
 from .._arrays import check_ndim
+from .._cache import cached_config, given
+from .._call_options import call_options, check_layout
 from .._config import Branch, BranchLike, Config
-from .._context import cached_config, call_options, check_layout, given
 from .._errors import ArgumentError, UnsupportedError
 from .._shards import Shards
 from .._unknown import refuse
@@ -24,12 +26,12 @@ _compiler: Any = getattr(torch, "compiler", None)
 
 
 def _untraced(function: Callable) -> Callable:
-    """Not traced by torch.compile."""
+    """Returns a function that torch.compile does not trace."""
     return _compiler.disable(function) if hasattr(_compiler, "disable") else function
 
 
 def _constant(function: Callable) -> Callable:
-    """Called by torch.compile while it traces; the result is a constant of the graph."""
+    """Returns a function that torch.compile calls while it traces, and whose result is a constant of the graph."""
     return _compiler.assume_constant_result(function) if hasattr(_compiler, "assume_constant_result") else function
 
 
@@ -37,7 +39,7 @@ def _constant(function: Callable) -> Callable:
 
 
 def _rows(tensor: Tensor) -> Tensor:
-    """The library wants the elements of a head side by side; gradients of sums, for one, are not."""
+    """Returns a tensor whose last stride is 1, as the library requires. Gradients of sums, for one, need a copy."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -56,10 +58,13 @@ def _forward(
     sequence_lengths: Optional[Sequence[int]],
     ranks: int,
 ) -> Tuple[Tensor, Tensor]:
-    """Where no gradient is wanted of what is called here."""
-    context = _ranks.context_of(config, q.device, ranks)
+    """Computes forward. Requires that autograd does not record.
+
+    ranks: a number of _ranks.number_of(), or 0.
+    """
+    handle = _ranks.context_of(config, q.device, ranks)._handle
     options = call_options(query_start, sequence_starts, sequence_lengths)
-    return context._forward(_rows(q), _rows(k), _rows(v), None, None, True, options, None)
+    return _passes.forward(handle, _rows(q), _rows(k), _rows(v), None, None, True, options, None)
 
 
 def _backward(
@@ -76,15 +81,19 @@ def _backward(
     sequence_lengths: Optional[Sequence[int]],
     ranks: int,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Where no gradient is wanted of what is called here."""
+    """Computes backward. Requires that autograd does not record.
+
+    ranks: a number of _ranks.number_of(), or 0.
+    """
     d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
-    context = _ranks.context_of(config, q.device, ranks)
-    arrays = (_rows(q), _rows(k), _rows(v), out, lse, d_out, d_lse, None, None, None)
-    return context._backward(arrays, call_options(query_start, sequence_starts, sequence_lengths), None)
+    handle = _ranks.context_of(config, q.device, ranks)._handle
+    inputs = _rows(q), _rows(k), _rows(v), out, lse, d_out
+    options = call_options(query_start, sequence_starts, sequence_lengths)
+    return _passes.backward(handle, inputs, d_lse, (None, None, None), options, None)
 
 
 def _make_operators() -> Tuple[Any, Any]:
-    """Registers annulus::forward and annulus::backward, which torch.compile leaves in its graphs as they are."""
+    """Registers annulus::forward and annulus::backward, operators that torch.compile puts into its graphs."""
     forward = torch.library.custom_op("annulus::forward", torch.no_grad()(_forward), mutates_args=())
     backward = torch.library.custom_op("annulus::backward", torch.no_grad()(_backward), mutates_args=())
 
@@ -104,7 +113,7 @@ _have_operators = hasattr(torch.library, "custom_op")
 _forward_pass, _backward_pass = _make_operators() if _have_operators else (_forward, torch.no_grad()(_backward))
 
 
-# --- The derivative: one, in reverse mode. What needs another is refused, for PyTorch would take it for zero.
+# --- The first derivative, in reverse mode. All others are refused, since PyTorch would take them for zero.
 
 
 def _no_tangent(ctx: Any, *tangents: Any) -> Any:
@@ -122,7 +131,7 @@ def _no_second_derivative(ctx: Any, *gradients: Any) -> Any:
 
 
 def _made_for_this_version(kind: Any) -> Any:
-    """Before PyTorch 2.0 forward() and setup_context() were one."""
+    """Joins forward() and setup_context() of a Function before PyTorch 2.0, which calls forward() alone."""
     if not hasattr(torch.autograd.Function, "setup_context"):
         compute, keep = kind.forward, kind.setup_context
 
@@ -136,10 +145,10 @@ def _made_for_this_version(kind: Any) -> Any:
 
 
 def _mapped(function: Any, size: int, in_dims: Tuple, inputs: Tuple) -> Tuple:
-    """The rule of torch.func.vmap: the axis of `size` that is mapped over becomes a part of B, or B where that is left
-    out."""
+    """Computes `function` under torch.func.vmap: folds the mapped axis of length `size` into B, or makes it B if the
+    tensors have no B."""
     *others, starts, lengths, ranks = inputs
-    if starts is None and lengths is not None:  # one for each batch entry
+    if starts is None and lengths is not None:  # one length for each batch entry
         inputs = (*others, starts, [*lengths] * size, ranks)
     pairs = list(zip(inputs, in_dims))
     with_batch = max(t.dim() - (dim is not None) for t, dim in pairs if isinstance(t, Tensor)) > 3
@@ -202,21 +211,21 @@ class _Attention(torch.autograd.Function):
 _apply = _untraced(_Attention.apply)
 
 
-# --- The same where nothing but autograd watches. The way above costs a call up to a hundred microseconds.
+# --- A shorter way while nothing but autograd observes operators. The way above costs up to 100 microseconds a call.
 
 _transforms_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
-def _unwatched() -> bool:
-    """Whether no transform of torch.func, no dispatch mode (such as FlopCounterMode), no forward-mode derivative and no
-    tracing wants to see operators."""
+def _is_unobserved() -> bool:
+    """Returns whether nothing observes operators: no transform of torch.func, no dispatch mode (such as
+    FlopCounterMode), no forward-mode derivative and no tracing."""
     return not (
         _transforms_active() or _dispatch_modes() or forward_ad._current_level >= 0 or torch._C._get_tracing_state()
     )
 
 
-class _UnwatchedAttention(torch.autograd.Function):
+class _UnobservedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
         output = _forward(*inputs)
@@ -228,20 +237,20 @@ class _UnwatchedAttention(torch.autograd.Function):
         if d_out is None and d_lse is None:
             return (None,) * 8
         inputs = (d_out, d_lse, *ctx.saved_tensors, *ctx.options)
-        plainly = not torch.is_grad_enabled() and _unwatched()  # else with create_graph, or under vmap, for example
-        gradients = _backward(*inputs) if plainly else _Gradients.apply(*inputs)
+        is_plain = not torch.is_grad_enabled() and _is_unobserved()  # not with create_graph or under vmap, for example
+        gradients = _backward(*inputs) if is_plain else _Gradients.apply(*inputs)
         return (*gradients, *(None,) * 5)
 
 
-def _attend_unwatched(*inputs: Any) -> Tuple[Tensor, Tensor]:
+def _attend_unobserved(*inputs: Any) -> Tuple[Tensor, Tensor]:
     q, k, v = inputs[:3]
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _UnwatchedAttention.apply(*inputs)
+        return _UnobservedAttention.apply(*inputs)
     return _forward(*inputs)
 
 
-if not _have_operators:  # and so nothing tells torch.compile to stay away
-    _attend_unwatched = _untraced(_attend_unwatched)
+if not _have_operators:  # torch.compile would trace into it
+    _attend_unobserved = _untraced(_attend_unobserved)
 
 if _have_operators:
     cast(Any, _forward_pass).register_autograd(_Attention.backward, setup_context=_Attention.setup_context)
@@ -252,15 +261,15 @@ def _compiling() -> bool:
     return _have_operators and torch.compiler.is_compiling()
 
 
-# Tensors of other classes may want to see operators.
+# Tensors of other classes may observe operators.
 _TENSORS = (Tensor, torch.nn.Parameter)
 
 
 def _attend(*inputs: Any) -> Tuple[Tensor, Tensor]:
     q, k, v = inputs[:3]
-    if not _compiling() and type(q) in _TENSORS and type(k) in _TENSORS and type(v) in _TENSORS and _unwatched():
-        return _attend_unwatched(*inputs)
-    # An operator in a compiled graph would drop tangents; a Function that is not traced refuses them.
+    if not _compiling() and type(q) in _TENSORS and type(k) in _TENSORS and type(v) in _TENSORS and _is_unobserved():
+        return _attend_unobserved(*inputs)
+    # An operator in a compiled graph would drop tangents. A Function that is not traced refuses them.
     if _compiling() and forward_ad._current_level < 0:
         return _forward_pass(*inputs)
     return _apply(*inputs)
@@ -270,7 +279,7 @@ def _attend(*inputs: Any) -> Tuple[Tensor, Tensor]:
 
 
 def _autocast_dtype(device: str) -> Optional[torch.dtype]:
-    """The dtype that autocast asks for on a kind of device; None where it is off."""
+    """Returns autocast's dtype for a kind of device, or None if autocast is off."""
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     if device == "cpu":
@@ -279,7 +288,7 @@ def _autocast_dtype(device: str) -> Optional[torch.dtype]:
 
 
 def _cast(*tensors: Tensor) -> Tuple[Tensor, ...]:
-    """As scaled_dot_product_attention under autocast: all but float64 becomes autocast's dtype."""
+    """Casts all tensors but float64 to autocast's dtype, as scaled_dot_product_attention() does."""
     dtype = _autocast_dtype(tensors[0].device.type)
     if dtype is None:
         return tensors
@@ -295,8 +304,8 @@ _BRANCH_FIELDS = [field.name for field in dataclasses.fields(Branch)]
 
 
 def config_text(branches: Any, options: dict) -> str:
-    """What operators are given of branches with options."""
-    if _compiling() and isinstance(branches, (list, tuple)):  # a Branch cannot be a constant, a dict can
+    """Returns the text of the config of branches with options, which the operators take."""
+    if _compiling() and isinstance(branches, (list, tuple)):  # a Branch cannot be a constant of a graph, a dict can
         branches = [
             {name: getattr(branch, name) for name in _BRANCH_FIELDS} if isinstance(branch, Branch) else branch
             for branch in branches
@@ -412,31 +421,33 @@ def dilated_attention(
         workspace_limit as the options of annulus.Config; or an annulus.Config, which has them all.
     return_lse: also return lse [B, H, Nq], the logarithm of the softmax's denominators, float32 (float64 for float64).
         Its gradient counts.
-    query_start: the global position of q's first row, where q is a part of the N positions.
-    sequence_starts, sequence_lengths: the sequences that the N rows consist of, as annulus.Context.forward() takes them:
-        starts (cu_seqlens) for packed ones, lengths alone for padded batch entries. Integers in host memory: lists,
-        NumPy arrays or CPU tensors. With process_group they count the rows of all ranks, and are the same on each.
-    process_group: each rank of this torch.distributed group holds a shard of the sequence in q, k, v and gets its shard
-        of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each, or,
-        to try a program without GPUs, on the CPU, where every rank gathers all keys and values. An annulus.Comm does as
-        well.
-    shards: with process_group, annulus.Shards, which ranks with several need, or how many positions each rank holds, as
-        a check; or a word, for which the group is asked how many rows each rank has: "balanced", those that the caller
-        has cut by annulus.Shards.balanced() for this config (zigzag for long causal segments, else even), or "gather",
-        one shard each. None: each has what its tensors hold, of any lengths, and nothing has to be said.
-    layout: "bnhd", as said here, or "bhnd", where q, k, v and out (and their gradients) are [B, heads, N, D], as those
-        of scaled_dot_product_attention() are; nothing is copied in either. None: "bnhd", with a warning where that is
-        hardly meant. lse is [B, H, Nq] in both.
+    query_start: the global position of q's first row, if q has a part of the N positions.
+    sequence_starts, sequence_lengths: the sequences that the N rows consist of, as annulus.Context.forward() takes
+        them: starts (cu_seqlens) for packed sequences, lengths alone for padded batch entries. They are integers in
+        host memory: lists, NumPy arrays or CPU tensors. With process_group they count the rows of all ranks, and every
+        rank passes the same numbers.
+    process_group: each rank of this torch.distributed group passes its shard of the sequence in q, k and v and gets its
+        shard of the result. Gradients of q, k and v are those of the sum of all ranks' losses. Each rank's tensors are
+        on a GPU of its own. To try a program without GPUs they may be on the CPU; then every rank gathers all keys and
+        values. An annulus.Comm may stand for the group.
+    shards: with process_group, how the ranks share the sequence. annulus.Shards, which a rank with several shards
+        needs, or a list with the number of positions of each rank, are checked. A word makes the ranks tell one another
+        how many rows they have: "gather" is one shard for each rank; "balanced" are the shards of
+        annulus.Shards.balanced() for this config (zigzag for long causal segments, else even), by which the caller must
+        have cut the sequence. None: each rank has one shard, with the positions that its tensors hold.
+    layout: "bnhd", the axes above, or "bhnd": q, k, v, out and their gradients are [B, heads, N, D], as those of
+        scaled_dot_product_attention(). Neither is copied. None: "bnhd", with a warning if k looks like [B, heads, N,
+        D]. lse is [B, H, Nq] in both.
 
     Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative. It exists
-    once and in reverse mode: backward(), torch.autograd.grad, torch.func.grad, vjp and jacrev give it, torch.func.vmap
-    works with and without them (torch.func from PyTorch 2.0 on); forward mode (torch.func.jvp, jacfwd) and derivatives
-    of the gradient raise UnsupportedError. Under autocast q, k and v become autocast's dtype. On a CPU it computes with
-    torch.get_num_threads() threads, or with ANNULUS_NUM_THREADS where the environment has that.
+    once and in reverse mode: by backward(), torch.autograd.grad, torch.func.grad, vjp and jacrev. torch.func.vmap works
+    with and without them (torch.func needs PyTorch 2.0). Forward mode (torch.func.jvp, jacfwd) and derivatives of the
+    gradient raise UnsupportedError. Under autocast q, k and v are cast to autocast's dtype. On a CPU the call uses
+    torch.get_num_threads() threads, or the number in the environment variable ANNULUS_NUM_THREADS.
     """
     if unknown:
         refuse("annulus.torch.dilated_attention()", unknown)
-    if layout is not None or not _compiling():  # where shapes may be symbols
+    if layout is not None or not _compiling():  # while compiling, shapes may be symbols
         check_layout(layout, k)
     if layout == "bhnd":
         q, k, v = (_exchanged(name, tensor) for name, tensor in (("q", q), ("k", k), ("v", v)))
@@ -468,7 +479,7 @@ def dilated_attention(
 
 
 def _exchanged(name: str, tensor: Any) -> Tensor:
-    """[B, heads, N, D] as [B, N, heads, D]."""
+    """Returns a tensor [B, heads, N, D] as [B, N, heads, D]."""
     check_tensor(name, tensor)
     check_ndim(name, tensor.dim())
     return tensor.transpose(-3, -2)
@@ -490,7 +501,7 @@ def check_tensor(name: str, tensor: Any) -> None:
 
 
 def _check(name: str, tensor: Any, q: Tensor) -> None:
-    """What operators and autograd would not refuse, or in words of their own."""
+    """Refuses a tensor that operators and autograd would accept, or refuse with unclear messages."""
     if (
         type(tensor) is Tensor
         and ((tensor.is_cpu and q.is_cpu) or (tensor.is_cuda and q.is_cuda and tensor.get_device() == q.get_device()))
@@ -498,7 +509,7 @@ def _check(name: str, tensor: Any, q: Tensor) -> None:
         and 3 <= tensor.dim() <= 4
     ):
         if not tensor.is_nested:
-            return  # as is said at length below
+            return  # the usual case; the checks below find nothing in it
     check_tensor(name, tensor)
     if tensor.device != q.device:
         raise ArgumentError(f"{name} is on {tensor.device}, q on {q.device}; they must be on the same device")
@@ -511,8 +522,8 @@ _numbers_of = _untraced(host_integers)
 
 
 def _numbers(name: str, values: Any) -> Optional[Sequence[int]]:
-    """Sequences as operators are given them."""
-    if values is None or (_compiling() and isinstance(values, (list, tuple))):  # where they may be symbols
+    """Returns sequence_starts or sequence_lengths as the operators take them."""
+    if values is None or (_compiling() and isinstance(values, (list, tuple))):  # they may hold symbols
         return values
     return _numbers_of(name, values)
 
@@ -528,10 +539,10 @@ def attend(
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
 ) -> Tuple[Tensor, Tensor]:
-    """(out, lse) of dilated_attention() for the text of a config."""
+    """Computes (out, lse) of dilated_attention(). config: its text."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         _check(name, tensor, q)
-    if query_start is not None and not _compiling():  # where it may be a symbol
+    if query_start is not None and not _compiling():  # while compiling, it may be a symbol
         query_start = integer("query_start", query_start)
     if process_group is None and shards is not None:
         raise ArgumentError(f"shards is {shards!r}; it needs process_group, the ranks that hold them")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of a torch.distributed group whose tensors are on CPUs: every rank gathers the keys and values of all.
+"""Ranks of a torch.distributed group whose tensors are on CPUs: every rank gathers the keys and values of all ranks.
 
-For trying a program of several ranks where there are no GPUs: the results and gradients are those of one rank, but
-memory and traffic are those of all keys and values on each rank. An annulus.Comm of MPI's sends only what is attended
-to.
+This is for trying a program of several ranks without GPUs. Results and gradients are those of one rank, but every rank
+receives and holds all keys and values. An annulus.Comm over MPI sends only the rows that are attended to.
 """
 
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
@@ -18,7 +17,7 @@ from ._ranks import check_word, shards_of_word
 
 
 class _Gather(torch.autograd.Function):
-    """The rows [..., N, heads, D] of all ranks, from each rank's own; the gradient is that of the sum of all losses."""
+    """Gathers the rows [..., N, heads, D] of all ranks. The gradient is that of the sum of all ranks' losses."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, group: Any, shards: Shards) -> Tensor:
@@ -45,9 +44,9 @@ class _Gather(torch.autograd.Function):
 
 
 def _agreed_shards(tensors: Dict[str, Tensor], group: Any, shards: Any, text: str, others: Tuple[Any, ...]) -> Shards:
-    """The shards of the ranks. Each says what it was given, so that all raise where one has something wrong.
+    """Returns the shards of the ranks. The ranks exchange their arguments, so that all raise if one rank's are wrong.
 
-    tensors: q first, and what has as many rows as it: [..., N, heads, D], or lse [..., heads, N].
+    tensors: q, and then tensors that must have the same number of rows: [..., N, heads, D], or lse [..., heads, N].
     """
     import torch.distributed as dist
 
@@ -71,7 +70,7 @@ def _agreed_shards(tensors: Dict[str, Tensor], group: Any, shards: Any, text: st
             )
     lengths = [q_rows for (q_rows, *_), _ in said]
     found = shards_of_word(word, lengths, text, tensors["q"].shape[-2]) if given is None else given
-    found._struct(len(said))  # refuses another number of ranks
+    found._struct(len(said))  # refuses shards for another number of ranks
     for rank, ((q_rows, *_), _) in enumerate(said):
         if q_rows != found.rows(rank):
             raise ArgumentError(f"rank {rank} has {q_rows} rows; its shards have {found.rows(rank)}")
@@ -89,14 +88,14 @@ def attend_gathered(
     sequence_starts: Optional[Sequence[int]],
     sequence_lengths: Optional[Sequence[int]],
 ) -> Tuple[Tensor, Tensor]:
-    """(out, lse) of this rank's rows. attend: what computes them on one rank. Collective, and so is its backward."""
+    """Computes (out, lse) for this rank's rows. attend: computes them on one rank. Collective, also its backward."""
     import torch.distributed as dist
 
     tensors = {"q": q, "k": k, "v": v}
-    of_ranks = _agreed_shards(tensors, group, shards, config, (sequence_starts, sequence_lengths))
-    all_k, all_v = _Gather.apply(k, group, of_ranks), _Gather.apply(v, group, of_ranks)
+    agreed = _agreed_shards(tensors, group, shards, config, (sequence_starts, sequence_lengths))
+    all_k, all_v = _Gather.apply(k, group, agreed), _Gather.apply(v, group, agreed)
     outs, lses, row = [], [], 0
-    for window in of_ranks.slices(dist.get_rank(group)):
+    for window in agreed.slices(dist.get_rank(group)):
         count = window.stop - window.start
         if count == 0:
             continue
@@ -112,7 +111,7 @@ def attend_gathered(
         outs.append(out)
         lses.append(lse)
         row += count
-    if not outs:  # this rank has no rows, and takes part in the others' backward
+    if not outs:  # this rank has no rows, but takes part in the backward of all ranks
         out = q + 0 * (all_k.sum() + all_v.sum())
         lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         return out, out.sum(-1, dtype=lse_dtype).transpose(-1, -2)
@@ -120,7 +119,7 @@ def attend_gathered(
 
 
 def mass_gathered(
-    mass_of: Callable[..., Tensor],
+    compute_mass: Callable[..., Tensor],
     q: Tensor,
     k: Tensor,
     config: str,
@@ -130,22 +129,25 @@ def mass_gathered(
     sequence_starts: Optional[Sequence[int]],
     sequence_lengths: Optional[Sequence[int]],
 ) -> Tensor:
-    """The masses of this rank's keys, over the queries of all. mass_of: what computes them on one rank. Collective."""
+    """Computes the mass of this rank's keys, over the queries of all ranks. Collective.
+
+    compute_mass: computes the mass on one rank.
+    """
     import torch.distributed as dist
 
     tensors = {"q": q, "k": k} if lse is None else {"q": q, "k": k, "lse": lse}
-    of_ranks = _agreed_shards(tensors, group, shards, config, (sequence_starts, sequence_lengths))
-    all_k = _Gather.apply(k, group, of_ranks)
+    agreed = _agreed_shards(tensors, group, shards, config, (sequence_starts, sequence_lengths))
+    all_k = _Gather.apply(k, group, agreed)
     sum_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    total = q.new_zeros((*q.shape[:-3], q.shape[-2], of_ranks.length), dtype=sum_dtype)
+    total = q.new_zeros((*q.shape[:-3], q.shape[-2], agreed.length), dtype=sum_dtype)
     row, rank = 0, dist.get_rank(group)
-    for window in of_ranks.slices(rank):
+    for window in agreed.slices(rank):
         count = window.stop - window.start
         if count:
             part = None if lse is None else lse.narrow(-1, row, count)
-            total += mass_of(
+            total += compute_mass(
                 q.narrow(-3, row, count), all_k, config, part, window.start, sequence_starts, sequence_lengths
             )
         row += count
     dist.all_reduce(total, group=group)
-    return of_ranks.cut(total, rank, axis=-1)
+    return agreed.cut(total, rank, axis=-1)

@@ -21,29 +21,31 @@ from ._modules import MultiheadDilatedAttention, _branches
 
 
 class LongNetAttention(MultiheadDilatedAttention):
-    """The attention of LongNet's published code (torchscale's DilatedAttention): the same parameters, by name, shape,
-    order and first values (with one seed), so that checkpoints and optimizers' states load, and the same outputs, but
-    where a dilation r does not divide its segment length w and the sequence has more than w positions: there that code
-    puts rows in wrong places, and the outputs here are those of LongNet's definition. (Prov-GigaPath's fine-tuning
-    script has such a branch, 23170:4: outputs differ where there are more positions than 23,170.)
+    """The attention of LongNet's published code (torchscale's DilatedAttention).
+
+    The parameters have the names, shapes, order and initial values (with one seed) of that code, so checkpoints and
+    optimizers' states load. The outputs are the same, with one exception: a branch whose dilation r does not divide its
+    segment length w, in a sequence of more than w positions. There that code puts rows in wrong places, and the outputs
+    here follow LongNet's definition. (Prov-GigaPath's fine-tuning script has such a branch, 23170:4. Its outputs differ
+    on sequences of more than 23,170 positions.)
 
     segment_length, dilated_ratio: a list of each, as in that code's configuration.
     subln: normalise before the output projection. layernorm_eps: its epsilon.
-    dropout: of attention weights, which annulus does not have; so where it is not 0, the module works in eval() mode
-        alone, without it.
+    dropout: the dropout of attention weights. annulus has none, so unless it is 0 the module works only in eval() mode,
+        which has no dropout.
     padding: "zero_keys" as that code pads, or "exact".
-    misplaced_rows: None; or "as published", for weights whose outputs must be those of that code: rows come to the
-        places where it has them. Such a branch is then computed by itself, on padded copies of q, k and v; not with
-        process_group, "exact" padding or several sequences in a call.
+    misplaced_rows: None, or "as published" for weights that need the outputs of that code: rows are put where it puts
+        them. Such a branch is computed by itself, on padded copies of q, k and v. Not possible with process_group,
+        "exact" padding or several sequences in a call.
 
-    The other arguments as MultiheadDilatedAttention. So is what is kept of each position for backward: the input, q, k,
-    v, the attention's output and with subln the normalised one, embed_dim numbers each in the dtype of q; num_heads
-    float32 of lse, and with subln two more; under autocast with subln also the norm's input in float32. Nothing is kept
-    twice. Where that code's gradient treats the mixing weights of the branches as constants, the gradient here is the
-    true derivative.
+    All other arguments are those of MultiheadDilatedAttention. For backward a module saves for each position the input,
+    q, k, v, the attention's output and with subln the normalised output, embed_dim numbers each in the dtype of q. It
+    also saves num_heads float32 of lse, with subln two float32, and under autocast with subln the norm's input in
+    float32. Nothing is saved twice. The gradient is the true derivative; that code's gradient treats the mixing weights
+    of the branches as constants.
 
-    args, scaling, self_attention, encoder_decoder_attention, xpos: attributes as that code's module has them.
-    misplaced_beyond: how many positions a sequence may have before that code misplaces rows; None: any number.
+    args, scaling, self_attention, encoder_decoder_attention, xpos: the attributes of that code's module.
+    misplaced_beyond: the most positions that a sequence may have before that code misplaces rows; None: any number.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class LongNetAttention(MultiheadDilatedAttention):
         *,
         misplaced_rows: Literal["as published"] | None = None,
     ) -> LongNetAttention:
-        """Takes what torchscale's DilatedAttention takes, so that it can stand in its place in a model's code.
+        """Makes a module from the arguments of torchscale's DilatedAttention, to replace it in a model's code.
 
         args: an object with segment_length and dilated_ratio (lists, or strings of lists, also of NumPy's integers) and
             layernorm_eps.
@@ -115,7 +117,7 @@ class LongNetAttention(MultiheadDilatedAttention):
     def _in_place_of(
         cls, published: Any, misplaced_rows: Literal["as published"] | None, dropout: float
     ) -> LongNetAttention:
-        """A module with all attributes, submodules and hooks of a published one: theirs, no copies."""
+        """Makes a module that shares all attributes, submodules and hooks of a published module, without copies."""
         module = cls.__new__(cls)
         module.__dict__.update(published.__dict__)
         branches = _branches(*branches_of_args(published.args, getattr(published, "encoder_decoder_attention", False)))
@@ -130,8 +132,8 @@ class LongNetAttention(MultiheadDilatedAttention):
         module._set_misplaced_rows(misplaced_rows)
         return module
 
-    def _start(self) -> None:
-        """As that code's, whose constructor calls reset_parameters() nowhere."""
+    def _init_parameters(self) -> None:
+        """Does nothing, since the constructor of the published code does not call reset_parameters()."""
 
     def _set_misplaced_rows(self, misplaced_rows: Literal["as published"] | None) -> None:
         check_misplaced_rows(misplaced_rows)
@@ -158,7 +160,7 @@ class LongNetAttention(MultiheadDilatedAttention):
         sequence_starts: Any = None,
         sequence_lengths: Any = None,
     ) -> Tuple[Tensor, None]:
-        """query, key, value [B, N, E] -> (output [B, N, E], None), by the published module's argument names.
+        """Computes query, key, value [B, N, E] -> (output [B, N, E], None). Arguments have the published names.
 
         key_padding_mask: has no effect, as in the published module. incremental_state, attn_mask and rel_pos must be
             None.
@@ -195,7 +197,7 @@ def check_misplaced_rows(misplaced_rows: Any) -> None:
 
 
 def branches_of_args(args: Any, encoder_decoder_attention: bool) -> Tuple[Sequence[int], Sequence[int]]:
-    """The segment lengths and dilations in a configuration of the published code."""
+    """Returns the segment lengths and dilations in a configuration of the published code."""
     for name in ("multiway", "xpos_rel_pos"):
         if getattr(args, name, False):
             raise UnsupportedError(f"{name} of args is set; it is not supported")
@@ -205,7 +207,7 @@ def branches_of_args(args: Any, encoder_decoder_attention: bool) -> Tuple[Sequen
 
 
 def group_of_args(args: Any) -> Any:
-    """The ranks over which the published code would share the sequence; None where there is one."""
+    """Returns the process group over which the published code would share the sequence, or None for one rank."""
     if not getattr(args, "seq_parallel", False):
         return None
     import torch.distributed as dist
@@ -214,7 +216,7 @@ def group_of_args(args: Any) -> Any:
 
 
 def _list(args: Any, name: str) -> Sequence[int]:
-    """A list of numbers in a configuration, or a string of one, where NumPy 2 writes np.int64(1024) for 1024."""
+    """Returns a list of numbers in a configuration, which may be a string; NumPy 2 writes np.int64(1024) for 1024."""
     numbers = getattr(args, name, None)
     if isinstance(numbers, str):
         try:
@@ -224,39 +226,45 @@ def _list(args: Any, name: str) -> Sequence[int]:
     return integers(f"{name} of args", numbers)
 
 
-# --- Rows where the published code has them
+# --- Rows in the places where the published code puts them
 
 
 @functools.lru_cache(maxsize=64)
 def _parts(config: Config, length: int) -> Tuple[str | None, Tuple[Tuple[int, int, str], ...]]:
-    """The text of a config with the branches whose rows are in their places (None: there are none); and of each other
-    branch its segment length, that of its padded segments and the text of a config for these."""
-    right, wrong = [], []
+    """Divides the branches by whether the published code misplaces their rows in a sequence of `length` positions.
+
+    Returns the text of a config with the branches in place, or None if there are none. And for each misplaced branch:
+    its segment length, the length of its padded segments, and the text of a config with padded segments.
+    """
+    in_place, misplaced = [], []
     for branch in config.branches:
         w, r = branch.segment_length, branch.dilation
         if w < length and w % r:
             padded = -(-w // r) * r
-            wrong.append((w, padded, config.replace(branches=[(padded, r)])._text))
+            misplaced.append((w, padded, config.replace(branches=[(padded, r)])._text))
         else:
-            right.append(branch)
-    return config.replace(branches=right)._text if right else None, tuple(wrong)
+            in_place.append(branch)
+    return config.replace(branches=in_place)._text if in_place else None, tuple(misplaced)
 
 
 @_untraced
 def _attend_as_published(q: Tensor, k: Tensor, v: Tensor, config: Config) -> Tensor:
-    """The published code lengthens each segment by zeros, to a multiple of r, and leaves the zeros' rows in when it
-    puts the segments together again: they push all later rows back, and the last ones out. So the rows of such a branch
-    are the first ones of the same attention over lengthened segments."""
+    """Computes the output with rows in the places where the published code puts them.
+
+    That code pads each segment with zeros to a multiple of r, and does not remove the zeros' rows when it joins the
+    segments. They push later rows back, and the last rows out of the sequence. So the rows of such a branch are the
+    first rows of the same attention over padded segments.
+    """
     length = q.shape[-3]
-    right, wrong = _parts(config, length)
-    results = [] if right is None else [attend(q, k, v, right)]
-    for w, padded, text in wrong:
+    in_place, misplaced = _parts(config, length)
+    results = [] if in_place is None else [attend(q, k, v, in_place)]
+    for w, padded, text in misplaced:
         segments = -(-length // w)
 
-        def lengthened(rows: Tensor) -> Tensor:
+        def with_padding(rows: Tensor) -> Tensor:
             whole = F.pad(rows, (0, 0, 0, 0, 0, segments * w - length)).unflatten(-3, (segments, w))
             return F.pad(whole, (0, 0, 0, 0, 0, padded - w)).flatten(-4, -3)
 
-        out, lse = attend(lengthened(q), lengthened(k), lengthened(v), text)
+        out, lse = attend(with_padding(q), with_padding(k), with_padding(v), text)
         results.append((out.narrow(-3, 0, length), lse.narrow(-1, 0, length)))
     return merge(results)[0]

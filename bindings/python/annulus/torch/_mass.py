@@ -6,8 +6,9 @@ from typing import Any, Iterable, Literal, NoReturn, Optional, Sequence, Tuple, 
 import torch
 from torch import Tensor
 
+from .._cache import given
+from .._call_options import check_layout
 from .._config import BranchLike, Config
-from .._context import check_layout, given
 from .._errors import ArgumentError, UnsupportedError
 from .._shards import Shards
 from .._unknown import refuse
@@ -39,20 +40,20 @@ def attention_mass(
     layout: Optional[Layout] = None,
     **unknown: NoReturn,
 ) -> Tensor:
-    """How much each key is attended to: mass [B, H, N], the sum over the queries of the probabilities they give it.
+    """Computes how much each key is attended to: mass [B, H, N], the sum over the queries of their probabilities.
 
         out, lse = dilated_attention(q, k, v, branches, return_lse=True)
         mass = attention_mass(q, k, branches, lse=lse)
-        of_class_token = attention_mass(q[:, :1], k, branches, query_start=0)
+        class_token_mass = attention_mass(q[:, :1], k, branches, query_start=0)
 
-    lse: of a call of dilated_attention() with the same q, k, branches, options, query_start and sequences; None: it is
-        computed first, by a forward call whose output is not kept.
-    query_start: the queries are those of q alone, a part of the N positions.
-    All else as dilated_attention() takes it. With process_group the queries are those of all ranks, lse is that of a
-    rank's own, and each gets the mass of its own keys.
+    lse: the lse of dilated_attention() with the same q, k, branches, options, query_start and sequences. None: a
+        forward call computes it first, and its output is dropped.
+    query_start: the global position of q's first row, if q has a part of the N positions.
+    All else is as dilated_attention() takes it. With process_group the sum is over the queries of all ranks. Each rank
+    passes the lse of its own queries, and gets the mass of its own keys.
 
-    Returns float32 (float64 for float64), without a gradient. Of a head it adds up to the number of queries that attend
-    to anything, less what zero_keys padding takes; over the heads take mass.mean(-2).
+    Returns float32 (float64 for float64), without a gradient. A head's mass adds up to the number of queries that
+    attend to any key, less the probabilities that zero_keys padding takes. mass.mean(-2) is the mean over the heads.
     """
     if unknown:
         refuse("annulus.torch.attention_mass()", unknown)
@@ -81,12 +82,12 @@ def attention_mass(
                 raise UnsupportedError("query_start with a process group and tensors on the CPU; leave one of them out")
             if lse is not None:
                 check_tensor("lse", lse)
-            return _gathered.mass_gathered(_mass_of, q, k, text, lse, process_group, shards, starts, lengths)
+            return _gathered.mass_gathered(_compute_mass, q, k, text, lse, process_group, shards, starts, lengths)
         ranks = 0 if process_group is None else _ranks.number_of(process_group, shards, q, text)
-        return _mass_of(q, k, text, lse, query_start, starts, lengths, ranks)
+        return _compute_mass(q, k, text, lse, query_start, starts, lengths, ranks)
 
 
-def _mass_of(
+def _compute_mass(
     q: Tensor,
     k: Tensor,
     config: str,

@@ -6,26 +6,26 @@ from typing import Any, Iterable, List, Tuple
 import torch
 from torch import Tensor
 
-from .. import _context
 from .._config import Config
+from .._passes import pairs_of
 from . import _ranks
 from ._functional import _rows, _untraced, check_tensor
 
 _ANY_CONFIG = Config([(0, 1)])  # merging does not look at it
 
 
-def _beside_rows(statistic: Tensor) -> Tensor:
-    """[B, H, N] as a factor on [B, N, H, D]."""
+def _as_row_factor(statistic: Tensor) -> Tensor:
+    """Returns a statistic [B, H, N] as [B, N, H, 1], a factor on rows [B, N, H, D]."""
     return statistic.transpose(-1, -2).unsqueeze(-1)
 
 
 def _sum_of_rows(rows: Tensor) -> Tensor:
-    """[B, N, H, D] summed over D, as [B, H, N]."""
+    """Sums rows [B, N, H, D] over D. Returns [B, H, N]."""
     return rows.sum(-1).transpose(-1, -2)
 
 
 class _Merge(torch.autograd.Function):
-    """The library's merge. With w_i = exp(lse_i - lse), a function of the inputs,
+    """The library's merge, with its derivative. With w_i = exp(lse_i - lse), which depends on the inputs,
 
     d_out_i = w_i d_out        d_lse_i = w_i (out_i . d_out - out . d_out + d_lse)
     """
@@ -47,14 +47,14 @@ class _Merge(torch.autograd.Function):
         d_outs: List[Tensor] = []
         d_lses: List[Tensor] = []
         for part, part_lse in zip(tensors[: ctx.count], tensors[ctx.count :]):
-            # Where a part counts for nothing its out may be NaN, and lse - lse would be.
+            # Where a part counts for nothing, its out may be NaN, and part_lse - lse would be NaN.
             counts = part_lse > -torch.inf
-            rows = torch.where(_beside_rows(counts), part.to(lse.dtype), part.new_zeros((), dtype=lse.dtype))
+            rows = torch.where(_as_row_factor(counts), part.to(lse.dtype), part.new_zeros((), dtype=lse.dtype))
             difference = torch.where(counts, part_lse, torch.zeros_like(lse)) - torch.where(
                 counts, lse, torch.zeros_like(lse)
             )
             weight = torch.where(counts, difference.exp(), torch.zeros_like(lse))
-            d_outs.append((_beside_rows(weight) * d_out).to(part.dtype))
+            d_outs.append((_as_row_factor(weight) * d_out).to(part.dtype))
             d_lses.append(weight * (_sum_of_rows(rows * d_out) + torch.where(counts, d_sum, torch.zeros_like(lse))))
         return (None, *d_outs, *d_lses)
 
@@ -63,19 +63,19 @@ _apply = _untraced(_Merge.apply)
 
 
 def merge(parts: Iterable[Tuple[Tensor, Tensor]]) -> Tuple[Tensor, Tensor]:
-    """Merges results over different keys, for the same queries, into those of one softmax over all the keys.
+    """Merges results over different keys, for the same queries, into the result of one softmax over all the keys.
 
         near = dilated_attention(q, k, v, [(2048, 1)], return_lse=True)
         far = dilated_attention(q, other_k, other_v, [(0, 8)], return_lse=True)
         out, lse = merge([near, far])
 
     parts: pairs (out [B, Nq, H, D], lse [B, H, Nq]), at most 48. LSE is of natural logarithms, in float32 (float64 for
-        float64). Where one is -inf, the part counts for nothing, whatever its out holds.
+        float64). If a row's LSE is -inf, the part counts for nothing in that row, whatever its out holds.
 
-    Returns (out, lse). Differentiable in reverse mode, any number of times, in all parts: gradients reach q, k and v of
-    all parts through dilated_attention() with return_lse.
+    Returns (out, lse). Differentiable in reverse mode, any number of times, with respect to all parts. Gradients reach
+    q, k and v of each part through dilated_attention() with return_lse.
     """
-    pairs = _context.pairs_of(parts)
+    pairs = pairs_of(parts)
     for i, pair in enumerate(pairs):
         for name, tensor in zip(("out", "lse"), pair):
             check_tensor(f"{name} of parts[{i}]", tensor)

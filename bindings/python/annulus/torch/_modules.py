@@ -30,23 +30,25 @@ class MultiheadDilatedAttention(nn.Module):
 
     embed_dim: E, the width of inputs and outputs; num_heads: H, with E / H a multiple of 8 up to 256.
     segment_lengths, dilation_rates: one number of each for every branch; a segment length 0 is the whole sequence.
-    kv_heads: G heads of keys and values, which divide num_heads; None: as many.
-    bias: of the projections.
+    kv_heads: G, the number of heads of keys and values, a divisor of num_heads; None: num_heads.
+    bias: the projections have a bias.
     dropout: must be 0: there is no dropout of attention weights.
     layer_norm: normalise before the output projection, as MAGNETO does (inner_attn_ln).
-    is_causal: a position attends only to itself and those before it.
+    is_causal: a position attends only to itself and to earlier positions.
     batch_first: inputs and outputs are [B, N, E]; otherwise [N, B, E]. B may be left out.
     process_group, shards: sequence parallelism; each rank of the group passes and gets its shard of the sequence, see
-        dilated_attention(). Gradients of the parameters are each rank's part: sum them over the group.
-    options: of annulus.Config: padding, key_rule, head_shard, scale, engine, allow_tf32, workspace_limit, exchange.
+        dilated_attention(). Each rank gets its summand of the parameters' gradients: sum them over the group.
+    options: options of annulus.Config: padding, key_rule, head_shard, scale, engine, allow_tf32, workspace_limit,
+        exchange.
 
-    With head_shard=(first, total) the module is one process's part of one with `total` heads: it has num_heads of them,
-    from `first` on, E / total numbers each, and projections of that width. The whole module's output is the sum of the
-    parts' (an all-reduce, which is the caller's); the output projection's bias is in the part with head 0 alone.
+    With head_shard=(first, total) the module is one process's part of a module with `total` heads. It has num_heads of
+    the heads, from `first` on, of E / total numbers each, and projections of that width. The sum of all parts' outputs
+    is the output of the whole module; the caller makes that sum, an all-reduce. Only the part with head 0 has the bias
+    of the output projection.
 
-    For backward a module keeps of each position its input, q, k, v, the attention's output (E numbers each; k and v
+    For backward a module saves for each position its input, q, k, v, the attention's output (E numbers each; k and v
     kv_heads * D) and lse (num_heads float32). layer_norm adds its output and two float32; under autocast also its
-    input, in float32. Nothing is kept twice, whatever the number of branches.
+    input, in float32. Nothing is saved twice, whatever the number of branches.
     """
 
     def __init__(
@@ -82,14 +84,14 @@ class MultiheadDilatedAttention(nn.Module):
         is_part = self.config.head_shard is not None
         if layer_norm and is_part:
             raise UnsupportedError("layer_norm is True and head_shard given: a norm is over all heads, a part has some")
-        # In the order of LongNet's published code: what is saved by order, as optimizers' states are, relies on it.
+        # In the order of LongNet's published code, since optimizers save their states by the order of parameters.
         self.k_proj = nn.Linear(embed_dim, kv_dim, bias=bias, **place)
         self.v_proj = nn.Linear(embed_dim, kv_dim, bias=bias, **place)
         self.q_proj = nn.Linear(embed_dim, width, bias=bias, **place)
         has_head_0 = (self.config.head_shard or (0, 0))[0] == 0
         self.out_proj = nn.Linear(width, embed_dim, bias=bias and has_head_0, **place)
         self.inner_attn_ln = nn.LayerNorm(embed_dim, eps=layer_norm_eps, **place) if layer_norm else None
-        self._start()
+        self._init_parameters()
 
     def _set_up(
         self,
@@ -100,7 +102,7 @@ class MultiheadDilatedAttention(nn.Module):
         is_causal: bool,
         options: dict[str, Any],
     ) -> None:
-        """Checks and sets what says which attention this is."""
+        """Checks and sets the sizes, the heads and the config."""
         if "causal" in options:
             raise ArgumentError("causal is an option of annulus.Config; here it is is_causal")
         embed_dim, num_heads = integer("embed_dim", embed_dim), integer("num_heads", num_heads)
@@ -125,16 +127,17 @@ class MultiheadDilatedAttention(nn.Module):
             raise UnsupportedError(
                 f"embed_dim / num_heads is {self.head_dim}; it must be a multiple of 8 from 8 to 256"
             )
-        self._width = num_heads * self.head_dim  # of the rows of q
+        self._width = num_heads * self.head_dim  # the numbers in a row of q
         self.is_causal = flag("is_causal", is_causal)
         self._configs = tuple(self.config.replace(causal=causal) for causal in (False, True))
 
-    def _start(self) -> None:
-        """The values that the parameters of a new module have."""
+    def _init_parameters(self) -> None:
+        """Sets the parameters of a new module."""
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier's uniform distribution, with gain 1/sqrt(2) for k, v and q; biases as nn.Linear's, the output's 0."""
+        """Draws weights from Xavier's uniform distribution, with gain 1/sqrt(2) for k, v and q. Sets the bias of the
+        output projection to 0, and leaves all other biases as they are."""
         for projection in (self.k_proj, self.v_proj, self.q_proj):
             nn.init.xavier_uniform_(projection.weight, gain=1 / math.sqrt(2))
         nn.init.xavier_uniform_(self.out_proj.weight)
@@ -154,17 +157,17 @@ class MultiheadDilatedAttention(nn.Module):
         sequence_starts: Any = None,
         sequence_lengths: Any = None,
     ) -> Tuple[Tensor, None]:
-        """query, key, value [B, N, E] (key: query's, value: key's where not given) -> (output [B, N, E], None).
+        """Computes query, key, value [B, N, E] -> (output [B, N, E], None). Without key it is query, without value key.
 
-        is_causal: overrides the module's. Masks must be None and need_weights False: there are none.
+        is_causal: overrides the module's. Masks must be None and need_weights False, since there are none.
         sequence_starts, sequence_lengths: the sequences that the N rows consist of, as dilated_attention() takes them.
-            Rows of no sequence have zeros for attention; what follows it makes of them what it makes of zeros.
+            The attention of rows outside every sequence is 0; norm and output projection are applied to these zeros.
         """
         if key_padding_mask is not None or attn_mask is not None or need_weights:
             raise UnsupportedError(
                 "key_padding_mask, attn_mask and need_weights: there are no masks but is_causal, and no weights"
             )
-        # Each tensor once, and mostly there is one: of a short sequence a GPU waits for the host.
+        # Checks each tensor once. Usually all three are one tensor. On short sequences a GPU waits for the host.
         self._check("query", query, query)
         if key is None:
             key = query
@@ -188,7 +191,7 @@ class MultiheadDilatedAttention(nn.Module):
             )
 
     def _check_has_values(self) -> None:
-        weight = getattr(self.q_proj, "weight", None)  # one for all: to ask each takes longer than all else here
+        weight = getattr(self.q_proj, "weight", None)  # checks one projection for all, since each check takes time
         if isinstance(weight, Tensor) and weight.is_meta:
             raise UnsupportedError(
                 "the module's parameters are on the device meta, where they have no values; to_empty(device=...) and "
@@ -196,17 +199,17 @@ class MultiheadDilatedAttention(nn.Module):
             )
 
     def _heads(self, rows: Tensor, heads: int) -> Tensor:
-        """[B, N, heads · D] (or [N, B, …]) as [B, N, heads, D], without a copy."""
+        """Returns rows [B, N, heads · D] (or [N, B, …]) as [B, N, heads, D], without a copy."""
         return self._batch_first(rows.view(*rows.shape[:-1], heads, self.head_dim))
 
     def _batch_first(self, rows: Tensor) -> Tensor:
-        """[N, B, heads, D] with its first axes exchanged, and back again, where the module has B second."""
+        """Exchanges the axes N and B of [N, B, heads, D] or [B, N, heads, D], if the module has B second."""
         return rows if self.batch_first or rows.dim() < 4 else rows.transpose(0, 1)
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, causal: bool, starts: Any = None, lengths: Any = None
     ) -> Tensor:
-        # Under autocast each projection would make a copy of its own in autocast's dtype, and keep it for backward.
+        # Casts once. Under autocast each projection would cast its input again, and save the copy for backward.
         (rows,) = _cast(query)
         key_rows = rows if key is query else _cast(key)[0]
         value_rows = rows if value is query else key_rows if value is key else _cast(value)[0]
@@ -240,5 +243,5 @@ class MultiheadDilatedAttention(nn.Module):
         return out
 
     def extra_repr(self) -> str:
-        """The sizes and the config, for print()."""
+        """Returns the sizes and the config, for print()."""
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, kv_heads={self.kv_heads}, {self.config!r}"

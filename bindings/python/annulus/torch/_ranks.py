@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequence parallelism: communicators of torch.distributed's process groups, and the contexts that use them.
 
-Operators of PyTorch take numbers and strings only, so a communicator with its shards travels as a number; 0 is none.
+Operators of PyTorch take numbers and strings only. So they get a number for a communicator with its shards; 0 is none.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
+from .._cache import cached_context
 from .._comm import Comm
 from .._config import from_text
-from .._context import Context, cached_context
+from .._context import Context
 from .._errors import ArgumentError, UnsupportedError
 from .._shards import Shards, shards_of
 
 
 class Ranks:
-    """A communicator with its ranks' shards, and a context for each config."""
+    """A communicator, the shards of its ranks, and a context for each config."""
 
     def __init__(self, comm: Comm, shards: Optional[Shards]) -> None:
         self.comm = comm
@@ -40,7 +41,8 @@ class Ranks:
 
 
 def _threads(device: torch.device) -> int:
-    """How many CPU threads a call may use: PyTorch's number, or 0, the library's default, where the environment sets it."""
+    """Returns how many CPU threads a call may use: PyTorch's number; 0, the library's default, if the environment says
+    how many."""
     return 0 if device.type != "cpu" or "ANNULUS_NUM_THREADS" in os.environ else min(torch.get_num_threads(), 1024)
 
 
@@ -50,7 +52,7 @@ _by_group: dict = {}
 
 
 def is_group(group: Any) -> bool:
-    """Whether it is a process group of torch.distributed."""
+    """Returns whether `group` is a process group of torch.distributed."""
     if group is None or isinstance(group, Comm):
         return False
     import torch.distributed as dist
@@ -59,8 +61,8 @@ def is_group(group: Any) -> bool:
 
 
 def _comm_of_group(group: Any, device: torch.device) -> Comm:
-    """The NCCL communicator over a process group's ranks, made once for each device, and once more after reconnect().
-    Collective when it is made."""
+    """Returns the NCCL communicator over a process group's ranks. Makes it at the first call for a device, and again
+    after reconnect(); that is collective."""
     import torch.distributed as dist
 
     if not is_group(group):
@@ -70,7 +72,7 @@ def _comm_of_group(group: Any, device: torch.device) -> Comm:
         )
     key = group, device
     if key not in _by_group:
-        # The group carries 128 bytes and is not used afterwards; gloo's groups do as well as NCCL's.
+        # The group only sends an id of 128 bytes, so its backend may be gloo or NCCL.
         message: list = [Comm.nccl_id() if dist.get_rank(group) == 0 else None]
         first = dist.get_global_rank(group, 0) if hasattr(dist, "get_global_rank") else 0
         dist.broadcast_object_list(message, src=first, group=group)
@@ -79,12 +81,12 @@ def _comm_of_group(group: Any, device: torch.device) -> Comm:
 
 
 def reconnect(process_group: Any) -> None:
-    """Lets go of the communicators that annulus has made for a process group; its next call makes a new one.
+    """Drops the communicators that annulus has made for a process group; the next call makes a new one.
 
-    Every rank of the group calls it, after a CommError of any of them, before the next dilated attention over the group
-    (which is collective: it connects the ranks anew). It breaks the old communicator, so that no rank waits in it, and
-    waits for nobody. Outputs of before have no gradient any more. Not needed, and no harm, after any other error:
-    DeclinedError and ArgumentError leave the communicator usable.
+    After a CommError of any rank, every rank of the group calls it before the next dilated attention over the group.
+    That call is collective and connects the ranks again. reconnect() itself waits for no rank. It breaks the old
+    communicator, so that no rank waits in it, and earlier outputs lose their gradients. After any other error it is not
+    needed, but does no harm: DeclinedError and ArgumentError leave the communicator usable.
     """
     import torch.distributed as dist
 
@@ -93,13 +95,13 @@ def reconnect(process_group: Any) -> None:
     for key in [key for key in _by_group if key[0] == process_group]:
         comm = _by_group.pop(key)
         comm.abort()
-        # Its contexts keep it, and it keeps them.
+        # The communicator and its contexts keep one another alive.
         for ranks in comm.__dict__.pop("_ranks", {}).values():
             ranks.contexts.clear()
 
 
-def _gathered(group: Any, length: int) -> Tuple[int, ...]:
-    """The shard lengths of all ranks of a group."""
+def _gathered_lengths(group: Any, length: int) -> Tuple[int, ...]:
+    """Gathers the number of rows of each rank of a group. Collective."""
     import torch.distributed as dist
 
     if isinstance(group, Comm):
@@ -115,7 +117,7 @@ def _balanced(text: str, length: int, ranks: int, heads: int) -> Shards:
 
 
 def check_word(shards: str) -> None:
-    """Refuses what shards_of_word() does not know."""
+    """Refuses words that shards_of_word() does not know."""
     if shards not in ("balanced", "gather"):
         raise ArgumentError(
             f"shards is {shards!r}; it must be None, 'balanced', 'gather', annulus.Shards or the ranks' lengths"
@@ -123,7 +125,10 @@ def check_word(shards: str) -> None:
 
 
 def shards_of_word(word: str, lengths: Sequence[int], text: str, heads: int) -> Shards:
-    """The shards of ranks with so many rows: "gather", one each; "balanced", those of annulus.Shards.balanced()."""
+    """Returns the shards for a word: "gather", one for each rank; "balanced", those of annulus.Shards.balanced().
+
+    lengths: the number of rows of each rank. text: the config's.
+    """
     if word == "gather":
         return Shards(lengths)
     found = _balanced(text, sum(lengths), len(lengths), heads)
@@ -137,24 +142,24 @@ def shards_of_word(word: str, lengths: Sequence[int], text: str, heads: int) -> 
 
 
 def number_of(group: Any, shards: Union[Shards, Sequence[int], str, None], q: torch.Tensor, text: str) -> int:
-    """The number that stands for the ranks of a process group, or of an annulus.Comm; text: the config's."""
+    """Returns the number that operators get for the ranks of a process group or an annulus.Comm. text: the config's."""
     if isinstance(shards, str):
         check_word(shards)
     comm = group if isinstance(group, Comm) else _comm_of_group(group, q.device)
     if isinstance(shards, str):
-        of_ranks: Optional[Shards] = shards_of_word(shards, _gathered(group, q.shape[-3]), text, q.shape[-2])
+        agreed: Optional[Shards] = shards_of_word(shards, _gathered_lengths(group, q.shape[-3]), text, q.shape[-2])
     else:
-        of_ranks = shards_of(shards)
-    # A communicator keeps its Ranks, by shards, as long as it lives itself.
+        agreed = shards_of(shards)
+    # A communicator keeps its Ranks alive, one for each shards.
     known = comm.__dict__.setdefault("_ranks", {})
-    if of_ranks not in known:
-        ranks = known[of_ranks] = Ranks(comm, of_ranks)
+    if agreed not in known:
+        ranks = known[agreed] = Ranks(comm, agreed)
         _by_number[ranks.number] = ranks
-    return known[of_ranks].number
+    return known[agreed].number
 
 
 def rows_of(ranks: int) -> Tuple[int, List[slice]]:
-    """The length of the sequence, and this rank's positions, of ranks that stand for a number."""
+    """Returns the length of the sequence and this rank's positions. ranks: a number of number_of()."""
     found = _by_number[ranks]
     if found.shards is None:
         raise UnsupportedError(
@@ -165,7 +170,7 @@ def rows_of(ranks: int) -> Tuple[int, List[slice]]:
 
 
 def context_of(text: str, device: torch.device, ranks: int) -> Context:
-    """The context for a config, on a device, of ranks that stand for a number."""
+    """Returns the context for a config's text and a device. ranks: a number of number_of(), or 0."""
     if ranks == 0:
         place = ("cpu", 0) if device.type == "cpu" else ("cuda", device.index)
         return cached_context(from_text(text), place, _threads(device))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LongNetAttention in the place of a model's attention modules of LongNet's published code."""
+"""Replaces a model's attention modules of LongNet's published code by LongNetAttention."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PROJECTIONS = ("k_proj", "v_proj", "q_proj", "out_proj")
 class AttentionFound:
     """An attention module of a model.
 
-    name: as named_modules() says it. kind: the name of its class.
-    replaced: whether LongNetAttention stands in its place (in a dry run: would stand there).
-    note: why not; or what to know where it does, else "".
+    name: its name in named_modules(). kind: the name of its class.
+    replaced: LongNetAttention replaces it (in a dry run: would replace it).
+    note: why it is not replaced, or what to know about the replacement; "" if there is nothing to say.
     """
 
     name: str
@@ -37,18 +37,18 @@ class AttentionFound:
 class Replacements:
     """What replace_longnet_attention() found, module by module.
 
-    found: an AttentionFound for each, in the model's order. str() has a line for each.
+    found: an AttentionFound for each module, in the model's order. str() has a line for each.
     """
 
     found: Tuple[AttentionFound, ...]
 
     def __init__(self, found: List[AttentionFound], places: List[Tuple[nn.Module, str, nn.Module, nn.Module]]) -> None:
         self.found = tuple(found)
-        self._places = places  # what holds it, under which name, the published module, and ours
+        self._places = places  # the parent, the name in it, the published module, ours
 
     @property
     def replaced(self) -> List[str]:
-        """The names of the modules that ours stand for, or would after a dry run."""
+        """The names of the modules that are replaced, or would be after a dry run."""
         return [one.name for one in self.found if one.replaced]
 
     @property
@@ -57,8 +57,11 @@ class Replacements:
         return [one.name for one in self.found if not one.replaced]
 
     def undo(self) -> None:
-        """Puts the published modules back, with the parameters that they share with those in their place. ArgumentError
-        where something else stands there now; nothing is changed then. After a dry run, or the second time: nothing."""
+        """Puts the published modules back. They share their parameters with the modules that replaced them.
+
+        Raises ArgumentError, and changes nothing, if another module is in such a place by now. Does nothing after a dry
+        run, or the second time.
+        """
         for holder, name, _, ours in self._places:
             now = holder._modules.get(name)
             if now is not ours:
@@ -86,17 +89,17 @@ def replace_longnet_attention(
 
         print(replace_longnet_attention(model))
 
-    They are known by what they have, whichever copy of torchscale they come from: k_proj, v_proj, q_proj, out_proj,
-    num_heads, args with segment_length and dilated_ratio, and dense_to_sparse() or a class that calls itself dilated.
-    What stands in their place has their very submodules, parameters, hooks and attributes, so state_dict() and
-    optimizers do not see a difference. A module that cannot be replaced is left as it is, and the result says why; where
-    nothing is replaced, a warning does.
+    A module is recognised by its attributes, whichever copy of torchscale it comes from: k_proj, v_proj, q_proj,
+    out_proj, num_heads, args with segment_length and dilated_ratio, and dense_to_sparse() or a class whose name has
+    "dilated" in it. Its replacement shares its submodules, parameters, hooks and attributes, so state_dict() and
+    optimizers see no difference. A module that cannot be replaced stays, and the result says why. If none is replaced,
+    a warning says why.
 
-    misplaced_rows: of LongNetAttention.
+    misplaced_rows: as LongNetAttention takes it.
     dry_run: change nothing, only say what would be done.
 
-    Wrappers (DDP, FSDP, checkpointing) may be put around before or after; torch.compile of an attention module by
-    itself and fully_shard() of one come after. Returns Replacements, whose undo() takes everything back.
+    Wrap the model (DDP, FSDP, checkpointing) before or after. Call torch.compile or fully_shard() on a single attention
+    module after. Returns Replacements, whose undo() puts the published modules back.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
@@ -130,11 +133,11 @@ def replace_longnet_attention(
 
 
 def _is_published(module: nn.Module) -> bool:
-    """Whether it looks like an attention module of the published code with dilated branches."""
+    """Returns whether a module has the attributes of the published code's attention with dilated branches."""
     args = getattr(module, "args", None)
     return (
         not isinstance(module, LongNetAttention)
-        and all(module._modules.get(name) is not None for name in _PROJECTIONS)  # its own: wrappers lend others'
+        and all(module._modules.get(name) is not None for name in _PROJECTIONS)  # wrappers only show a module's inside
         and hasattr(module, "num_heads")
         and getattr(args, "segment_length", None) is not None
         and getattr(args, "dilated_ratio", None) is not None
@@ -142,7 +145,10 @@ def _is_published(module: nn.Module) -> bool:
 
 
 def _made(module: Any, name: str, misplaced_rows: Literal["as published"] | None) -> LongNetAttention:
-    """Ours for a published module that `name` is the last name of; an error says why not."""
+    """Makes the replacement of a published module, or raises an error that says why it cannot.
+
+    name: the last part of the module's name.
+    """
     names = [kind.__name__.lower() for kind in type(module).__mro__]
     if not (hasattr(module, "dense_to_sparse") or any("dilated" in one for one in names)):
         raise UnsupportedError(

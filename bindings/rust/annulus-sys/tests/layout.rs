@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The structs here lie in memory as the C compiler lays them out. The environment variable ANNULUS_LAYOUT names the C
-//! program that tells.
+//! The structs have the layout that the C compiler gives them. The environment variable ANNULUS_LAYOUT names the C
+//! program that prints it.
 
 use annulus_sys::*;
 use std::mem::{size_of, MaybeUninit};
@@ -17,7 +17,7 @@ macro_rules! layout {
             lines.push(format!("{} {}", stringify!($name), size_of::<$name>()));
             let place = MaybeUninit::<$name>::uninit();
             $(
-                // Only addresses are taken, nothing is read.
+                // Takes addresses only; reads nothing.
                 let field = unsafe { addr_of!((*place.as_ptr()).$field) };
                 let offset = field as usize - place.as_ptr() as usize;
                 lines.push(format!("{}.{} {} {}", stringify!($name), stringify!($field), offset, size_behind(field)));

@@ -7,36 +7,38 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One rank's end of a communicator. Given to [`Context::set_comm`](crate::Context::set_comm), it makes forward and
-/// backward calls collective: every rank calls, in the same order, with its own shard of the sequence. A clone is the same
-/// end, for another context of the rank; calls on both take turns. It ends with the last of them.
+/// One rank's end of a communicator. [`Context::set_comm`](crate::Context::set_comm) makes forward and backward calls
+/// collective: every rank makes the same calls, in the same order, with its own shard of the sequence.
+///
+/// A clone is the same end, for another context of the rank; calls on both wait for each other. Dropping the last clone
+/// destroys the end.
 #[derive(Clone, Debug)]
 pub struct Comm(Arc<End>);
 
 #[derive(Debug)]
 struct End {
     handle: *mut sys::annulus_comm,
-    turn: Mutex<()>,
+    lock: Mutex<()>,
     shared: Arc<Shared>,
 }
 
-/// The handle as those see it that may abort or ask for its state; null once the communicator is destroyed.
+/// The handle for aborting the communicator and asking for its state; null once the communicator is destroyed.
 #[derive(Debug)]
 struct Shared(Mutex<*mut sys::annulus_comm>);
 
-// One thread at a time uses an end, the one whose turn it is; only aborting and asking for its state, which any thread
-// may, go through Shared.
+// One thread at a time uses an end: the thread that holds `lock`. Any thread may abort it or ask for its state, through
+// Shared.
 unsafe impl Send for End {}
 unsafe impl Sync for End {}
 unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
-/// The bytes that rank 0 makes and all ranks of an NCCL communicator get.
+/// The id of an NCCL communicator. One rank creates it and passes the bytes to all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NcclId(pub [u8; 128]);
 
 impl NcclId {
-    /// A new id.
+    /// Creates a new id.
     pub fn create() -> Result<NcclId> {
         let mut id = sys::annulus_nccl_id { bytes: [0; 128] };
         check(unsafe { sys::annulus_nccl_id_generate(&mut id) })?;
@@ -44,14 +46,14 @@ impl NcclId {
     }
 }
 
-/// How a communicator is made; `CommOptions::default()` unless something else is wanted.
+/// Options for making a communicator; usually `CommOptions::default()`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommOptions {
     creation_timeout: Duration,
 }
 
 impl CommOptions {
-    /// How long to wait for the other ranks while the communicator is made; 5 minutes unless set, or where it is zero.
+    /// Sets how long to wait for the other ranks while the communicator is made. The default, and zero, are 5 minutes.
     pub fn creation_timeout(mut self, timeout: Duration) -> CommOptions {
         self.creation_timeout = timeout;
         self
@@ -65,19 +67,19 @@ impl CommOptions {
 
 impl Comm {
     fn from_handle(handle: *mut sys::annulus_comm) -> Comm {
-        Comm(Arc::new(End { handle, turn: Mutex::new(()), shared: Arc::new(Shared(Mutex::new(handle))) }))
+        Comm(Arc::new(End { handle, lock: Mutex::new(()), shared: Arc::new(Shared(Mutex::new(handle))) }))
     }
 
     pub(crate) fn handle(&self) -> *mut sys::annulus_comm {
         self.0.handle
     }
 
-    /// To be held while the end is used.
-    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.0.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the end. A call holds the guard while it uses the end.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.0.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ends of a communicator between `ranks` threads of this process, one each.
+    /// Makes the ends of a communicator between `ranks` threads of this process, one for each.
     ///
     /// ```
     /// use annulus::{CallOptions, Comm, Config, Context, TensorMut, TensorRef};
@@ -103,7 +105,8 @@ impl Comm {
         create_several(ranks, |handles| unsafe { sys::annulus_comm_create_local(handles, ranks, ptr::null()) })
     }
 
-    /// Rank `rank` of `ranks` over NCCL, on a CUDA device. Collective: waits for the others, which pass the same id.
+    /// Makes the end of rank `rank` of `ranks` over NCCL, on a CUDA device. Collective: waits for the other ranks,
+    /// which pass the same id.
     pub fn nccl(id: &NcclId, ranks: i32, rank: i32, device: i32, options: CommOptions) -> Result<Comm> {
         let id = sys::annulus_nccl_id { bytes: id.0.map(|byte| byte as _) };
         let mut handle = ptr::null_mut();
@@ -111,7 +114,8 @@ impl Comm {
         Ok(Comm::from_handle(handle))
     }
 
-    /// The ends of an NCCL communicator over CUDA devices of this process; the i-th is for a context on `devices[i]`.
+    /// Makes the ends of an NCCL communicator over CUDA devices of this process. End i is for a context on
+    /// `devices[i]`.
     pub fn nccl_devices(devices: &[i32], options: CommOptions) -> Result<Vec<Comm>> {
         let ranks = i32::try_from(devices.len()).unwrap_or(i32::MAX);
         create_several(ranks, |handles| unsafe {
@@ -119,45 +123,45 @@ impl Comm {
         })
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> Result<i32> {
         let mut size = 0;
         check(unsafe { sys::annulus_comm_size(self.handle(), &mut size) })?;
         Ok(size)
     }
 
-    /// The rank of this end, from 0.
+    /// Returns the rank of this end, from 0.
     pub fn rank(&self) -> Result<i32> {
         let mut rank = 0;
         check(unsafe { sys::annulus_comm_rank(self.handle(), &mut rank) })?;
         Ok(rank)
     }
 
-    /// How long a call waits for another rank before it fails; 5 minutes unless set.
+    /// Sets how long a call waits for another rank before it fails; 5 minutes by default.
     pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
-        let _turn = self.turn();
+        let _guard = self.lock();
         check(unsafe { sys::annulus_comm_set_timeout(self.handle(), timeout.as_secs_f64()) })
     }
 
-    /// Why the communicator broke; `None` where it is usable as far as this rank knows. Over NCCL it may break after a
-    /// call has returned. Never waits. A broken communicator stays so: make a new one.
+    /// Returns why the communicator broke; `None` if it is usable as far as this rank knows. Over NCCL it may break
+    /// after a call has returned. Never waits. A broken communicator stays broken: make a new one.
     pub fn failure(&self) -> Option<Error> {
         state(self.handle())
     }
 
-    /// What another thread may break this end with, and ask for its state.
+    /// Returns a handle by which another thread may break this end or ask for its state.
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(Arc::clone(&self.0.shared))
     }
 }
 
-/// Why a communicator broke, or why it cannot be asked.
+/// Returns why a communicator broke, or why the library cannot say; `None` if it is usable.
 fn state(handle: *const sys::annulus_comm) -> Option<Error> {
     let mut status = sys::ANNULUS_OK;
     failure(unsafe { sys::annulus_comm_status(handle, &mut status) }).or_else(|| failure(status))
 }
 
-/// Makes the ends of a communicator. What `create` refuses because of `ranks` it refuses before it writes.
+/// Makes the ends of a communicator. Checks `ranks` first, since `create` writes that many handles.
 fn create_several(
     ranks: i32,
     create: impl FnOnce(*mut *mut sys::annulus_comm) -> sys::annulus_status,
@@ -173,7 +177,7 @@ fn create_several(
 
 impl Drop for End {
     fn drop(&mut self) {
-        // Nobody aborts it from here on.
+        // With the lock, since another thread may be aborting.
         let mut handle = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
         unsafe { sys::annulus_comm_destroy(*handle) };
         *handle = ptr::null_mut();
@@ -185,8 +189,8 @@ impl Drop for End {
 pub struct AbortHandle(Arc<Shared>);
 
 impl AbortHandle {
-    /// Calls that wait in the communicator return an error, and other ranks' calls fail when they miss this one. Does
-    /// nothing where the communicator has been dropped.
+    /// Breaks the communicator: calls that wait in it return an error, and other ranks' calls fail when they wait for
+    /// this rank. Does nothing if the communicator has been dropped.
     pub fn abort(&self) -> Result<()> {
         let handle = self.0 .0.lock().unwrap_or_else(PoisonError::into_inner);
         if handle.is_null() {
@@ -195,7 +199,7 @@ impl AbortHandle {
         check(unsafe { sys::annulus_comm_abort(*handle) })
     }
 
-    /// As [`Comm::failure`]; `None` also where the communicator has been dropped.
+    /// Returns the same as [`Comm::failure`]; also `None` if the communicator has been dropped.
     pub fn failure(&self) -> Option<Error> {
         let handle = self.0 .0.lock().unwrap_or_else(PoisonError::into_inner);
         if handle.is_null() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What to compute: branches, causality, and how the work is to be done.
+//! What to compute: branches and options.
 
 use crate::error::{check, static_text, Error, Result};
 use annulus_sys as sys;
@@ -33,7 +33,7 @@ pub enum QueryRule {
     Every,
 }
 
-/// How the positions of a segment are numbered before every r-th is kept.
+/// How the positions of a segment are numbered. A branch has every r-th of these numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
@@ -45,14 +45,14 @@ pub enum Order {
     Hilbert(i64),
 }
 
-/// What stands in the slots that a segment has too few positions to fill.
+/// What fills the slots of a segment for which there is no position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Padding {
     /// Nothing.
     #[default]
     Exact,
-    /// A key of score 0 and value 0, for weights that were trained with LongNet's published code. No effect when causal.
+    /// A key of score 0 and value 0, for weights that were trained with LongNet's published code. No effect if causal.
     ZeroKeys,
 }
 
@@ -67,30 +67,31 @@ pub enum KeyRule {
     Once,
 }
 
-/// Who computes. A newer library may have more engines.
+/// An implementation of attention. A newer library may have more engines.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Engine(pub(crate) sys::annulus_engine);
 
 impl Engine {
     /// The fastest engine of the device that supports the problem and the tensors of the call.
     pub const AUTO: Engine = Engine(sys::ANNULUS_ENGINE_AUTO);
-    /// CPU, float64 inside, brute force in O(N²) time: for tests.
+    /// CPU, in float64 and O(N²) time: for tests.
     pub const REFERENCE: Engine = Engine(sys::ANNULUS_ENGINE_REFERENCE);
-    /// CPU, blocked, threads.
+    /// CPU, blocked, with threads.
     pub const CPU: Engine = Engine(sys::ANNULUS_ENGINE_CPU);
     /// Any CUDA device.
     pub const GEMM: Engine = Engine(sys::ANNULUS_ENGINE_GEMM);
     /// CUDA devices of compute capability 9.0; bfloat16 and float16.
     pub const FUSED: Engine = Engine(sys::ANNULUS_ENGINE_FUSED);
-    /// The same on CUDA devices of compute capability 8.0 and newer, and in float16 of 7.5.
+    /// CUDA devices of compute capability 8.0 and newer in bfloat16, float16 and float32, and 7.5 in float16. Slower
+    /// than `FUSED` on 9.0.
     pub const MMA: Engine = Engine(sys::ANNULUS_ENGINE_MMA);
 
-    /// The engine that the C API has this number for.
+    /// Returns the engine with this number of the C API.
     pub const fn from_code(code: i32) -> Engine {
         Engine(code)
     }
 
-    /// The name, such as "cpu", or "unknown".
+    /// Returns the name, such as "cpu", or "unknown".
     pub fn name(self) -> &'static str {
         unsafe { static_text(sys::annulus_engine_name(self.0)) }
     }
@@ -107,7 +108,7 @@ impl fmt::Debug for Engine {
 pub struct Exchange(pub(crate) sys::annulus_exchange);
 
 impl Exchange {
-    /// Gather where its rows take no more than the longest shard's own, else ring.
+    /// Gather if the gathered rows take no more memory than the longest shard's own rows, else ring.
     pub const AUTO: Exchange = Exchange(sys::ANNULUS_EXCHANGE_AUTO);
     /// In up to ranks − 1 hops: memory for the rows of two ranks at a time.
     pub const RING: Exchange = Exchange(sys::ANNULUS_EXCHANGE_RING);
@@ -115,13 +116,13 @@ impl Exchange {
     pub const GATHER: Exchange = Exchange(sys::ANNULUS_EXCHANGE_GATHER);
 }
 
-/// One branch: segments of some length, of which every r-th position is kept.
+/// One branch: segments of some length, and every r-th position of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Branch {
     pub segment_length: i64,
     pub dilation: i64,
-    /// None: all. A range that ends at `i32::MAX`: all from its start on.
+    /// The query heads; None: all. A range that ends at `i32::MAX` has all heads from its start on.
     pub heads: Option<Range<i32>>,
     pub phase: Phase,
     pub query_rule: QueryRule,
@@ -129,7 +130,8 @@ pub struct Branch {
 }
 
 impl Branch {
-    /// Segments of `segment_length` positions (0: the whole sequence), every `dilation`-th of them, for all heads.
+    /// Makes a branch for all heads: segments of `segment_length` positions (0: the whole sequence), and every
+    /// `dilation`-th position of a segment.
     pub fn new(segment_length: i64, dilation: i64) -> Branch {
         Branch {
             segment_length,
@@ -141,7 +143,7 @@ impl Branch {
         }
     }
 
-    /// Serves these query heads only; of a range that ends at `i32::MAX` all that there are.
+    /// Limits the branch to these query heads. A range that ends at `i32::MAX` has all heads from its start on.
     pub fn heads(mut self, heads: Range<i32>) -> Branch {
         self.heads = Some(heads);
         self
@@ -212,13 +214,13 @@ impl Branch {
     }
 }
 
-/// What to compute: a list of branches, and how. Made by [`Config::builder`], unchangeable afterwards.
+/// What to compute: a list of branches, and options. Made by [`Config::builder`], constant afterwards.
 #[derive(Debug)]
 pub struct Config {
     handle: *mut sys::annulus_config,
 }
 
-// Plain data that nobody changes once it is built.
+// The data does not change once it is built.
 unsafe impl Send for Config {}
 unsafe impl Sync for Config {}
 
@@ -258,12 +260,12 @@ impl Config {
         Config::builder().set(|handle| unsafe { sys::annulus_config_add_preset(handle, name) })
     }
 
-    /// A config of the C API's, which becomes this one's own.
+    /// Takes over a config of the C API.
     pub(crate) fn from_handle(handle: *mut sys::annulus_config) -> Config {
         Config { handle }
     }
 
-    /// The branches, in order.
+    /// Returns the branches, in order.
     pub fn branches(&self) -> Result<Vec<Branch>> {
         let read = |index| {
             let mut raw = sys::ANNULUS_BRANCH_INIT(0, 1);
@@ -279,21 +281,21 @@ impl Config {
         mut value: T,
     ) -> T {
         let status = unsafe { getter(self.handle, &mut value) };
-        debug_assert_eq!(status, sys::ANNULUS_OK); // a config and a place for the value are all it needs
+        debug_assert_eq!(status, sys::ANNULUS_OK); // it fails only on null pointers
         value
     }
 
-    /// Whether a query attends only to keys at its own position or before.
+    /// Returns whether a query attends only to keys at its own position or before.
     pub fn causal(&self) -> bool {
         self.get(sys::annulus_config_get_causal, 0) != 0
     }
 
-    /// The factor on Q·K; None: 1/√D.
+    /// Returns the factor on Q·K; None: 1/√D.
     pub fn scale(&self) -> Option<f64> {
         Some(self.get(sys::annulus_config_get_scale, f64::NAN)).filter(|scale| !scale.is_nan())
     }
 
-    /// The padding rule of all branches.
+    /// Returns the padding rule of all branches.
     pub fn padding(&self) -> Padding {
         match self.get(sys::annulus_config_get_padding_rule, 0) {
             sys::ANNULUS_PADDING_EXACT => Padding::Exact,
@@ -301,7 +303,7 @@ impl Config {
         }
     }
 
-    /// How often a key counts that several branches give to a query.
+    /// Returns how often a key counts that several branches give to a query.
     pub fn key_rule(&self) -> KeyRule {
         match self.get(sys::annulus_config_get_key_rule, 0) {
             sys::ANNULUS_KEY_EACH_BRANCH => KeyRule::EachBranch,
@@ -309,7 +311,7 @@ impl Config {
         }
     }
 
-    /// Which heads calls have, as (first, total); None: all that there are.
+    /// Returns which heads calls have, as (first, total); None: all heads.
     pub fn head_shard(&self) -> Option<(usize, usize)> {
         let (mut first, mut total) = (0, 0);
         let status = unsafe { sys::annulus_config_get_head_shard(self.handle, &mut first, &mut total) };
@@ -317,39 +319,39 @@ impl Config {
         Some((first as usize, total as usize)).filter(|_| total > 0)
     }
 
-    /// The engine that was asked for.
+    /// Returns the engine that the config asks for.
     pub fn engine(&self) -> Engine {
         Engine(self.get(sys::annulus_config_get_engine, 0))
     }
 
-    /// Whether products of float32 tensors may be computed in TF32.
+    /// Returns whether products of float32 tensors may be computed in TF32.
     pub fn allow_tf32(&self) -> bool {
         self.get(sys::annulus_config_get_allow_tf32, 0) != 0
     }
 
-    /// The most bytes of workspace that a call may take; 0: the engine's own choice.
+    /// Returns the most bytes of workspace that a call may take; 0: the engine decides.
     pub fn workspace_limit(&self) -> u64 {
         self.get(sys::annulus_config_get_workspace_limit, 0)
     }
 
-    /// How rows move between ranks.
+    /// Returns how rows move between ranks.
     pub fn exchange(&self) -> Exchange {
         Exchange(self.get(sys::annulus_config_get_exchange, 0))
     }
 
-    /// The number of branches.
+    /// Returns the number of branches.
     pub fn branch_count(&self) -> usize {
         self.get(sys::annulus_config_branch_count, 0) as usize
     }
 
-    /// An independent copy.
+    /// Makes an independent copy.
     pub fn try_clone(&self) -> Result<Config> {
         let mut handle = ptr::null_mut();
         check(unsafe { sys::annulus_config_copy(&mut handle, self.handle) })?;
         Ok(Config { handle })
     }
 
-    /// The C API's handle, for functions of `annulus-sys`. It stays this config's.
+    /// Returns the C API's handle, for functions of `annulus-sys`. The config still owns it.
     pub fn as_ptr(&self) -> *const sys::annulus_config {
         self.handle
     }
@@ -361,7 +363,7 @@ impl Drop for Config {
     }
 }
 
-/// A config in the making. The first call that fails is what [`build`](ConfigBuilder::build) returns.
+/// Builds a config. [`build`](ConfigBuilder::build) returns the error of the first call that fails.
 #[derive(Debug)]
 #[must_use]
 pub struct ConfigBuilder {
@@ -382,12 +384,13 @@ impl ConfigBuilder {
         self.then(|handle| check(setter(handle)))
     }
 
-    /// The config, or what was wrong with it first.
+    /// Returns the config, or the first error.
     pub fn build(self) -> Result<Config> {
         self.config
     }
 
-    /// Appends segments of `segment_length` positions (0: the whole sequence), every `dilation`-th of them.
+    /// Appends a branch for all heads: segments of `segment_length` positions (0: the whole sequence), and every
+    /// `dilation`-th position of a segment.
     pub fn branch(self, segment_length: i64, dilation: i64) -> ConfigBuilder {
         self.push(Branch::new(segment_length, dilation))
     }
@@ -407,7 +410,7 @@ impl ConfigBuilder {
         })
     }
 
-    /// Appends a branch for each (segment length, dilation), that share `heads` query heads out among themselves.
+    /// Appends a branch for each (segment length, dilation), and divides the `heads` query heads among these branches.
     pub fn head_groups(self, heads: i32, branches: &[(i64, i64)]) -> ConfigBuilder {
         let (lengths, dilations): (Vec<i64>, Vec<i64>) = branches.iter().copied().unzip();
         let count = i32::try_from(branches.len()).unwrap_or(i32::MAX);
@@ -416,17 +419,17 @@ impl ConfigBuilder {
         })
     }
 
-    /// Whether a query attends only to keys at its own position or before.
+    /// Sets whether a query attends only to keys at its own position or before.
     pub fn causal(self, causal: bool) -> ConfigBuilder {
         self.set(|handle| unsafe { sys::annulus_config_set_causal(handle, causal.into()) })
     }
 
-    /// The factor on Q·K, 1/√D unless set.
+    /// Sets the factor on Q·K; 1/√D by default.
     pub fn scale(self, scale: f64) -> ConfigBuilder {
         self.set(|handle| unsafe { sys::annulus_config_set_scale(handle, scale) })
     }
 
-    /// The padding rule of all branches.
+    /// Sets the padding rule of all branches.
     pub fn padding(self, padding: Padding) -> ConfigBuilder {
         let rule = match padding {
             Padding::Exact => sys::ANNULUS_PADDING_EXACT,
@@ -435,7 +438,7 @@ impl ConfigBuilder {
         self.set(|handle| unsafe { sys::annulus_config_set_padding_rule(handle, rule) })
     }
 
-    /// How often a key counts that several branches give to a query.
+    /// Sets how often a key counts that several branches give to a query.
     pub fn key_rule(self, rule: KeyRule) -> ConfigBuilder {
         let rule = match rule {
             KeyRule::EachBranch => sys::ANNULUS_KEY_EACH_BRANCH,
@@ -445,7 +448,7 @@ impl ConfigBuilder {
     }
 
     /// Says that calls have some of `total` heads, from head `first` on, as with tensor parallelism: head ranges and
-    /// phases of branches then count over all `total`. An error where `first` is not below `total`.
+    /// phases of branches then count over all `total` heads. An error if `first` is not below `total`.
     ///
     /// ```
     /// # fn main() -> annulus::Result<()> {
@@ -455,26 +458,26 @@ impl ConfigBuilder {
     /// # Ok(()) }
     /// ```
     pub fn head_shard(self, first: usize, total: usize) -> ConfigBuilder {
-        let number = |heads: usize| i32::try_from(heads).unwrap_or(-1); // which the library refuses
+        let number = |heads: usize| i32::try_from(heads).unwrap_or(-1); // the library refuses -1
         self.set(|handle| unsafe { sys::annulus_config_set_head_shard(handle, number(first), number(total)) })
     }
 
-    /// The engine. One that cannot serve a later call makes that call fail.
+    /// Sets the engine. A later call fails if the engine cannot compute it.
     pub fn engine(self, engine: Engine) -> ConfigBuilder {
         self.set(|handle| unsafe { sys::annulus_config_set_engine(handle, engine.0) })
     }
 
-    /// Whether products of float32 tensors may be computed in TF32.
+    /// Sets whether products of float32 tensors may be computed in TF32.
     pub fn allow_tf32(self, allow: bool) -> ConfigBuilder {
         self.set(|handle| unsafe { sys::annulus_config_set_allow_tf32(handle, allow.into()) })
     }
 
-    /// The most bytes of workspace that a call may take; 0: the engine's own choice.
+    /// Sets the most bytes of workspace that a call may take; 0: the engine decides.
     pub fn workspace_limit(self, bytes: u64) -> ConfigBuilder {
         self.set(|handle| unsafe { sys::annulus_config_set_workspace_limit(handle, bytes) })
     }
 
-    /// How rows move between ranks; every rank sets the same.
+    /// Sets how rows move between ranks. All ranks must set the same.
     pub fn exchange(self, exchange: Exchange) -> ConfigBuilder {
         self.set(|handle| unsafe { sys::annulus_config_set_exchange(handle, exchange.0) })
     }

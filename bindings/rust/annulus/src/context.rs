@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where to compute: a device, and what calls on it have in common.
+//! Where to compute: a device with a config.
 
 use crate::comm::Comm;
 use crate::config::{Config, Engine};
@@ -27,7 +27,7 @@ impl Device {
         }
     }
 
-    /// How many devices of this kind the library can use on this machine.
+    /// Returns how many devices of this kind the library can use on this machine.
     pub fn count(self) -> Result<usize> {
         let mut count = 0;
         check(unsafe { sys::annulus_device_count(self.code(), &mut count) })?;
@@ -35,13 +35,13 @@ impl Device {
     }
 }
 
-/// A device with a config: what forward and backward calls are made on.
+/// A device with a config, on which forward and backward compute.
 ///
 /// One thread at a time uses a context (it may be sent to another thread); several contexts work at the same time.
 #[derive(Debug)]
 pub struct Context {
     pub(crate) handle: *mut sys::annulus_context,
-    comm: Option<Comm>, // outlives the handle: see drop
+    comm: Option<Comm>, // lives longer than the handle: see drop
 }
 
 // The C library ties a context to no thread.
@@ -55,7 +55,7 @@ fn raw_mut<T: Element>(tensor: Option<&mut TensorMut<'_, T>>) -> *const sys::ann
     tensor.map_or(ptr::null(), TensorMut::as_raw)
 }
 
-/// What a call may be given beside its tensors. By default nothing.
+/// Options of a call. By default there are none.
 ///
 /// ```
 /// let decode = annulus::CallOptions::new().query_start(41);
@@ -70,7 +70,7 @@ pub struct CallOptions<'a> {
 }
 
 impl<'a> CallOptions<'a> {
-    /// Nothing: the query rows are all rows, Nq = N, and each batch entry is one sequence.
+    /// Makes options without any set: the query rows are all rows, Nq = N, and each batch entry is one sequence.
     pub fn new() -> CallOptions<'a> {
         CallOptions::default()
     }
@@ -81,33 +81,34 @@ impl<'a> CallOptions<'a> {
         self
     }
 
-    /// The rows are packed sequences, one number fewer than `starts` has: sequence i has the rows `starts[i]` …
-    /// `starts[i + 1]` − 1 of every batch entry. Branches count inside each; rows of none have O = 0 and LSE = −∞.
+    /// Says that the rows are packed sequences, one fewer than `starts` has numbers. Sequence i has the rows
+    /// `starts[i]` … `starts[i + 1]` − 1 of every batch entry. Segments are counted inside each sequence. Rows outside
+    /// every sequence have O = 0 and LSE = −∞.
     pub fn sequence_starts(mut self, starts: &'a [i64]) -> CallOptions<'a> {
         self.sequence_starts = Some(starts);
         self
     }
 
-    /// With starts, sequence i has only the first `lengths[i]` of its rows. Without, the batch entries are padded: b is a
-    /// sequence of its first `lengths[b]` rows.
+    /// With starts: sequence i has only the first `lengths[i]` of its rows. Without starts: batch entries are padded,
+    /// and batch entry b is a sequence of its first `lengths[b]` rows.
     pub fn sequence_lengths(mut self, lengths: &'a [i64]) -> CallOptions<'a> {
         self.sequence_lengths = Some(lengths);
         self
     }
 
-    /// Backward adds dQ to what `d_q` holds, with one rounding, instead of overwriting it. An error in forward.
+    /// Makes backward add dQ to `d_q`, with one rounding, instead of overwriting it. An error in forward.
     pub fn add_d_q(mut self) -> CallOptions<'a> {
         self.add_flags |= sys::ANNULUS_CALL_ADD_D_Q as u64;
         self
     }
 
-    /// The same for `d_k`.
+    /// Makes backward add dK to `d_k`, as [`add_d_q`](CallOptions::add_d_q) does for `d_q`.
     pub fn add_d_k(mut self) -> CallOptions<'a> {
         self.add_flags |= sys::ANNULUS_CALL_ADD_D_K as u64;
         self
     }
 
-    /// The same for `d_v`.
+    /// Makes backward add dV to `d_v`, as [`add_d_q`](CallOptions::add_d_q) does for `d_q`.
     pub fn add_d_v(mut self) -> CallOptions<'a> {
         self.add_flags |= sys::ANNULUS_CALL_ADD_D_V as u64;
         self
@@ -142,12 +143,12 @@ impl<'a> CallOptions<'a> {
 }
 
 impl Context {
-    /// A context on the CPU.
+    /// Makes a context on the CPU.
     pub fn cpu(config: &Config) -> Result<Context> {
         Context::new(Device::Cpu, 0, config)
     }
 
-    /// A context on a device, counted from 0 as the CUDA runtime does.
+    /// Makes a context on device number `index`, counted from 0 as the CUDA runtime does.
     pub fn new(device: Device, index: i32, config: &Config) -> Result<Context> {
         let mut handle = ptr::null_mut();
         check(unsafe { sys::annulus_context_create(&mut handle, device.code(), index) })?;
@@ -161,27 +162,27 @@ impl Context {
         check(unsafe { sys::annulus_context_set_config(self.handle, config.as_ptr()) })
     }
 
-    /// A copy of the config that the context has.
+    /// Returns a copy of the context's config.
     pub fn config(&self) -> Result<Config> {
         let mut handle = ptr::null_mut();
         check(unsafe { sys::annulus_context_copy_config(&mut handle, self.handle) })?;
         Ok(Config::from_handle(handle))
     }
 
-    /// How many CPU threads a call may use; 0: what `ANNULUS_NUM_THREADS` says, or one for each CPU that the process
-    /// may use. Results do not depend on it.
+    /// Sets how many CPU threads a call may use; 0: the number in `ANNULUS_NUM_THREADS`, or one for each CPU that the
+    /// process may use. Results do not depend on it.
     pub fn set_threads(&mut self, threads: i32) -> Result<()> {
         check(unsafe { sys::annulus_context_set_threads(self.handle, threads) })
     }
 
-    /// How many CPU threads a call may use now: what was set, or what the default comes to. 1 on a CUDA device.
+    /// Returns how many CPU threads a call may use now: the number that was set, or the default. 1 on a CUDA device.
     pub fn threads(&self) -> Result<i32> {
         let mut threads = 0;
         check(unsafe { sys::annulus_context_get_threads(self.handle, &mut threads) })?;
         Ok(threads)
     }
 
-    /// The stream that work on a CUDA device is ordered on; null: the default stream.
+    /// Sets the stream on which work on a CUDA device is ordered; null: the default stream.
     ///
     /// # Safety
     /// `stream` is null or a `cudaStream_t` of the context's device that lives as long as the context uses it.
@@ -189,25 +190,26 @@ impl Context {
         check(sys::annulus_context_set_stream(self.handle, stream))
     }
 
-    /// Memory of the context's device that calls use instead of allocating; null with 0 bytes: they allocate again.
+    /// Makes calls use this memory of the context's device instead of allocating; null with 0 bytes: they allocate
+    /// again.
     ///
     /// # Safety
-    /// The `bytes` bytes are there, and nobody else uses them, as long as the context has them; on a GPU until the
-    /// context's stream has come past the last call.
+    /// The `bytes` bytes exist, and no one else uses them, as long as the context has them; on a GPU until the
+    /// context's stream has passed the last call.
     pub unsafe fn set_workspace(&mut self, workspace: *mut c_void, bytes: usize) -> Result<()> {
         check(sys::annulus_context_set_workspace(self.handle, workspace, bytes))
     }
 
-    /// Computes O and, where `lse` is given, LSE.
+    /// Computes O and, if `lse` is given, LSE.
     ///
     /// | tensor | shape | |
     /// |---|---|---|
     /// | `q`, `out` | \[B, Nq, H, D\] | |
     /// | `k`, `v` | \[B, N, G, D\] | G divides H |
-    /// | `lse` | \[B, H, Nq\] | float32, float64 where `q` is |
+    /// | `lse` | \[B, H, Nq\] | float32, float64 if `q` is |
     ///
-    /// Without a query window in `options` Nq = N. On a GPU the call does not wait for the device. On an error of an
-    /// argument nothing was written.
+    /// Without a query window in `options` Nq = N. On a GPU the call does not wait for the device. After
+    /// [`Status::ARGUMENT`](crate::Status::ARGUMENT) nothing was written.
     ///
     /// ```
     /// use annulus::{CallOptions, Config, Context, TensorMut, TensorRef};
@@ -238,15 +240,17 @@ impl Context {
         options: &CallOptions<'_>,
     ) -> Result<()> {
         let (q, k, v, out, lse) = (q.as_raw(), k.as_raw(), v.as_raw(), out.as_raw(), raw_mut(lse));
-        let _turn = self.comm.as_ref().map(Comm::turn);
+        let _guard = self.comm.as_ref().map(Comm::lock);
         check(unsafe { sys::annulus_forward(self.handle, q, k, v, out, lse, &options.raw()?) })
     }
 
-    /// Computes the gradients dQ, dK and dV of a forward call with the same config and `options`, given dO and, where
-    /// it is not None, dLSE. Gradients have the shapes of what they are gradients of, and each its element type or, where
-    /// that is [`Bf16`](crate::Bf16) or [`F16`](crate::F16), `f32`. They are overwritten, but for those that `options` says
-    /// are added to.
-    #[allow(clippy::too_many_arguments)] // as many as the mathematics has
+    /// Computes the gradients dQ, dK and dV of a forward call with the same config and `options`, from dO and, unless
+    /// it is None, dLSE.
+    ///
+    /// `d_q`, `d_k` and `d_v` have the shapes of `q`, `k` and `v`. Each has the element type of `q`, or `f32` if that is
+    /// [`Bf16`](crate::Bf16) or [`F16`](crate::F16). `options` says which of them are added to; all others are
+    /// overwritten.
+    #[allow(clippy::too_many_arguments)] // the formula has this number of arrays
     pub fn backward<T: Element, Q: GradientOf<T>, K: GradientOf<T>, V: GradientOf<T>>(
         &mut self,
         q: &TensorRef<'_, T>,
@@ -265,16 +269,18 @@ impl Context {
         let (d_out, d_lse) = (d_out.as_raw(), raw(d_lse));
         let (d_q, d_k, d_v) = (d_q.as_raw(), d_k.as_raw(), d_v.as_raw());
         let options = options.raw()?;
-        let _turn = self.comm.as_ref().map(Comm::turn);
+        let _guard = self.comm.as_ref().map(Comm::lock);
         check(unsafe { sys::annulus_backward(self.handle, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, &options) })
     }
 
-    /// Computes how much each key is attended to: `mass` \[B, H, N\], the sum over the queries of the probabilities that they
-    /// give it. `q`, `k`, `lse` and `options` are those of a forward call with the same config. The masses of a head add up to
-    /// the number of queries that attend to anything, less what zero_keys padding takes. It costs about as much as forward.
+    /// Computes how much each key is attended to: `mass` \[B, H, N\], the sum over the queries of their probabilities.
     ///
-    /// With a query window the queries are those of the window, of which one tells what it looks at; with a communicator
-    /// they are those of all ranks, and the rank gets the mass of its own keys.
+    /// `q`, `k`, `lse` and `options` are those of a forward call with the same config. The masses of a head add up to the
+    /// number of queries that attend to any key, less the probabilities that zero_keys padding takes. It costs about as
+    /// much as forward.
+    ///
+    /// With a query window the sum is over the queries of the window. With a communicator it is over the queries of all
+    /// ranks, and the rank gets the mass of its own keys.
     ///
     /// ```
     /// use annulus::{CallOptions, Config, Context, TensorMut, TensorRef};
@@ -300,16 +306,18 @@ impl Context {
         options: &CallOptions<'_>,
     ) -> Result<()> {
         let (q, k, lse, mass) = (q.as_raw(), k.as_raw(), lse.as_raw(), mass.as_raw());
-        let _turn = self.comm.as_ref().map(Comm::turn);
+        let _guard = self.comm.as_ref().map(Comm::lock);
         check(unsafe { sys::annulus_attention_mass(self.handle, q, k, lse, mass, &options.raw()?) })
     }
 
-    /// Merges results over different keys, of the same queries, into those of one softmax over all the keys: O
-    /// \[B, Nq, H, D\] and, where `lse` is given, LSE \[B, H, Nq\]. `parts` are pairs of both, from 1 to 48. Logarithms are
-    /// natural; a part whose LSE is -infinity counts for nothing, and a key that two parts have counts twice.
+    /// Merges results over different keys, for the same queries, into the result of one softmax over all keys.
     ///
-    /// Gradients: [`Context::backward`] of each part with the merged `out` and `lse` gives those of its keys, and its
-    /// share of `d_q`. The config is not looked at, and with a communicator the rank merges its own rows alone.
+    /// Computes O \[B, Nq, H, D\] and, if `lse` is given, LSE \[B, H, Nq\]. `parts` are from 1 to 48 pairs of both.
+    /// Logarithms are natural. If a row's LSE is -infinity, the part counts for nothing in that row. A key that is in
+    /// two parts counts twice. The config is not read. With a communicator the rank merges its own rows alone.
+    ///
+    /// Gradients: [`Context::backward`] on a part, with the merged `out` and `lse`, gives the gradients of the part's
+    /// keys and values and its summand of `d_q`.
     ///
     /// ```
     /// use annulus::{Config, Context, TensorMut, TensorRef};
@@ -343,41 +351,42 @@ impl Context {
         check(unsafe { sys::annulus_merge(self.handle, count, outs.as_ptr(), lses.as_ptr(), out, lse, ptr::null()) })
     }
 
-    /// The engine that served the last successful call; [`Engine::AUTO`] before the first.
+    /// Returns the engine that computed the last successful call; [`Engine::AUTO`] before the first.
     pub fn last_engine(&self) -> Result<Engine> {
         let mut engine = sys::ANNULUS_ENGINE_AUTO;
         check(unsafe { sys::annulus_context_last_engine(self.handle, &mut engine) })?;
         Ok(Engine(engine))
     }
 
-    /// Makes the calls collective over the ranks of a communicator, which the context keeps, and of which others may have
-    /// clones; None: it computes alone again. Forgets the shards. What the context had before is returned.
+    /// Makes the calls collective over the ranks of a communicator, which the context keeps alive; None: the context
+    /// computes alone again. Other contexts may have clones. Removes the shards. Returns the communicator before.
     pub fn set_comm(&mut self, comm: Option<Comm>) -> Result<Option<Comm>> {
         let handle = comm.as_ref().map_or(ptr::null_mut(), Comm::handle);
         check(unsafe { sys::annulus_context_set_comm(self.handle, handle) })?;
         Ok(std::mem::replace(&mut self.comm, comm))
     }
 
-    /// The communicator.
+    /// Returns the communicator.
     pub fn comm(&self) -> Option<&Comm> {
         self.comm.as_ref()
     }
 
-    /// Which rank holds which positions, which calls then check; None: one shard a rank, of what its tensors hold.
+    /// Says which rank holds which positions; calls check it. None: each rank has one shard, the positions that its
+    /// tensors hold.
     pub fn set_shards(&mut self, shards: Option<Shards<'_>>) -> Result<()> {
         let raw = shards.map(|shards| Shards::raw(Some(shards), 0)).transpose()?;
         let pointer = raw.as_ref().map_or(ptr::null(), |raw| raw as *const _);
         check(unsafe { sys::annulus_context_set_shards(self.handle, pointer) })
     }
 
-    /// The bytes of rows that the last successful call sent to and received from other ranks.
+    /// Returns the bytes of rows that the last successful call sent to and received from other ranks.
     pub fn last_traffic(&self) -> Result<Traffic> {
         let mut traffic = sys::ANNULUS_TRAFFIC_INIT;
         check(unsafe { sys::annulus_context_last_traffic(self.handle, &mut traffic) })?;
         Ok(Traffic { sent_bytes: traffic.sent_bytes, received_bytes: traffic.received_bytes })
     }
 
-    /// The C API's handle, for functions of `annulus-sys`. It stays this context's.
+    /// Returns the C API's handle, for functions of `annulus-sys`. The context still owns it.
     pub fn as_ptr(&self) -> *mut sys::annulus_context {
         self.handle
     }
@@ -385,12 +394,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // Before the communicator, which is a field.
+        // Before the communicator: Rust drops fields after this.
         unsafe { sys::annulus_context_destroy(self.handle) }
     }
 }
 
-/// What a call sent to and received from other ranks.
+/// The bytes that a call sent to and received from other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {

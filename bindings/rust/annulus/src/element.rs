@@ -18,7 +18,7 @@ mod private {
     pub trait Sealed {}
 }
 
-/// What tensors may be made of: `f64`, `f32`, [`Bf16`], [`F16`].
+/// An element type of tensors: `f64`, `f32`, [`Bf16`], [`F16`].
 pub trait Element: private::Sealed + Copy + Default + Send + Sync + 'static {
     const DTYPE: Dtype;
 
@@ -26,7 +26,7 @@ pub trait Element: private::Sealed + Copy + Default + Send + Sync + 'static {
     type Lse: Element;
 }
 
-/// What gradients of a tensor of `T` may be made of: `T`, and `f32` for [`Bf16`] and [`F16`].
+/// An element type of the gradient of a tensor of `T`: `T`, and `f32` for [`Bf16`] and [`F16`].
 pub trait GradientOf<T: Element>: Element {}
 impl<T: Element> GradientOf<T> for T {}
 impl GradientOf<Bf16> for f32 {}
@@ -55,23 +55,23 @@ macro_rules! sixteen_bits {
         pub struct $name(u16);
 
         impl $name {
-            /// The number with this bit pattern.
+            /// Returns the number with this bit pattern.
             pub const fn from_bits(bits: u16) -> Self {
                 $name(bits)
             }
 
-            /// The bit pattern.
+            /// Returns the bit pattern.
             pub const fn to_bits(self) -> u16 {
                 self.0
             }
 
-            /// Bit patterns seen as numbers, without a copy.
+            /// Returns bit patterns as numbers, without a copy.
             pub fn slice_from_bits(bits: &[u16]) -> &[Self] {
-                // Transparent over u16.
+                // The type is transparent over u16.
                 unsafe { std::slice::from_raw_parts(bits.as_ptr().cast(), bits.len()) }
             }
 
-            /// Bit patterns seen as numbers, without a copy.
+            /// Returns bit patterns as numbers, without a copy.
             pub fn slice_from_bits_mut(bits: &mut [u16]) -> &mut [Self] {
                 unsafe { std::slice::from_raw_parts_mut(bits.as_mut_ptr().cast(), bits.len()) }
             }
@@ -98,9 +98,9 @@ macro_rules! sixteen_bits {
 }
 
 sixteen_bits! {
-    /// bfloat16: 1 sign, 8 exponent and 7 fraction bits. This crate computes nothing with it; it names the type.
+    /// bfloat16: 1 sign, 8 exponent and 7 fraction bits. The type has no arithmetic.
     ///
-    /// Slices of the crate `half`'s `bf16` are used in place, by its own safe cast to bits:
+    /// Slices of `bf16` of the crate `half` are used in place, by that crate's safe cast to bits:
     ///
     /// ```text
     /// use half::{bf16, slice::HalfFloatSliceExt};
@@ -111,30 +111,30 @@ sixteen_bits! {
 }
 
 sixteen_bits! {
-    /// IEEE binary16. This crate computes nothing with it; it names the type. Slices of the crate `half`'s `f16` are used
-    /// in place as [`Bf16`] shows.
+    /// IEEE binary16. The type has no arithmetic. Slices of `f16` of the crate `half` are used in place, as [`Bf16`]
+    /// shows.
     F16
 }
 
 impl Bf16 {
-    /// The nearest bfloat16, ties to even; NaN stays NaN.
+    /// Returns the nearest bfloat16, ties to even; NaN stays NaN.
     pub fn from_f32(number: f32) -> Bf16 {
         let bits = number.to_bits();
         if number.is_nan() {
-            return Bf16((bits >> 16) as u16 | 0x40); // quiet, also where the fraction's upper bits are 0
+            return Bf16((bits >> 16) as u16 | 0x40); // quiet, even if the fraction's upper bits are 0
         }
         let odd = (bits >> 16) & 1;
         Bf16(((bits + 0x7fff + odd) >> 16) as u16)
     }
 
-    /// The same number.
+    /// Returns the same number.
     pub fn to_f32(self) -> f32 {
         f32::from_bits(u32::from(self.0) << 16)
     }
 }
 
 impl F16 {
-    /// The nearest binary16, ties to even; NaN stays NaN, and what is too large becomes infinite.
+    /// Returns the nearest binary16, ties to even; NaN stays NaN, and numbers that are too large become infinite.
     pub fn from_f32(number: f32) -> F16 {
         let sign = ((number.to_bits() >> 16) & 0x8000) as u16;
         let magnitude = number.abs();
@@ -143,22 +143,22 @@ impl F16 {
             return F16(sign | 0x7e00 | ((bits >> 13) & 0x3ff) as u16);
         }
         if magnitude >= 65520.0 {
-            return F16(sign | 0x7c00); // half a unit above the largest number, and beyond
+            return F16(sign | 0x7c00); // from half a unit above the largest number on
         }
         if magnitude < 6.103_515_6e-5 {
-            // Below 2^-14 the unit is 2^-24. Adding 1/2 leaves float32 just the bits down to it, rounded.
+            // Below 2^-14 the unit is 2^-24. Adding 1/2 makes float32 round to that unit.
             return F16(sign | ((magnitude + 0.5).to_bits() - 0.5_f32.to_bits()) as u16);
         }
         let odd = (bits >> 13) & 1;
         F16(sign | ((bits + 0xfff + odd - (112 << 23)) >> 13) as u16)
     }
 
-    /// The same number.
+    /// Returns the same number.
     pub fn to_f32(self) -> f32 {
         let sign = u32::from(self.0 & 0x8000) << 16;
         let rest = u32::from(self.0 & 0x7fff);
         let magnitude = match rest >> 10 {
-            0 => rest as f32 / 16_777_216.0, // of 2^-24
+            0 => rest as f32 / 16_777_216.0, // units of 2^-24
             31 => f32::from_bits(0x7f80_0000 | (rest & 0x3ff) << 13),
             _ => f32::from_bits((rest << 13) + (112 << 23)),
         };
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Between two neighbours: the nearer one, and of two equally near the even one.
+    /// A number between two neighbours becomes the nearer one; the middle becomes the even one.
     #[test]
     fn rounding_is_to_nearest_even() {
         fn between(from_f32: fn(f32) -> u16, to_f32: fn(u16) -> f32, last: u16) {

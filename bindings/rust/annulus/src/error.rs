@@ -6,15 +6,15 @@ use std::ffi::CStr;
 use std::fmt;
 use std::os::raw::{c_char, c_int};
 
-/// Why a call failed. Of those below 100 nothing was written; of 100 and above outputs may be partly written. A newer
-/// library may return statuses that have no name here; they are kept as they are.
+/// Why a call failed. With a status below 100 nothing was written; from 100 on outputs may be partly written. A status
+/// of a newer library has no constant here, but keeps its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(c_int);
 
 impl Status {
-    /// An argument is not what the function allows.
+    /// An argument has a value that it may not have.
     pub const ARGUMENT: Status = Status(sys::ANNULUS_ERROR_ARGUMENT);
-    /// Legal, but the chosen engine, device or build cannot do it.
+    /// The call is legal, but the engine, the device or this build cannot do it.
     pub const UNSUPPORTED: Status = Status(sys::ANNULUS_ERROR_UNSUPPORTED);
     /// An allocation failed.
     pub const MEMORY: Status = Status(sys::ANNULUS_ERROR_MEMORY);
@@ -24,24 +24,24 @@ impl Status {
     pub const DECLINED: Status = Status(sys::ANNULUS_ERROR_DECLINED);
     /// A library or the driver of the device failed; [`Error::library`] and [`Error::code`] say which and how.
     pub const DEVICE: Status = Status(sys::ANNULUS_ERROR_DEVICE);
-    /// Another rank failed, did not come in time, or the communicator was aborted.
+    /// Another rank failed or did not call in time, or the communicator was aborted.
     pub const COMM: Status = Status(sys::ANNULUS_ERROR_COMM);
     /// The library below a communicator failed; [`Error::library`] and [`Error::code`] say which and how.
     pub const COMM_LIBRARY: Status = Status(sys::ANNULUS_ERROR_COMM_LIBRARY);
     /// A defect in annulus; please report the message.
     pub const INTERNAL: Status = Status(sys::ANNULUS_ERROR_INTERNAL);
 
-    /// The status that the C API has this number for.
+    /// Returns the status with this number of the C API.
     pub const fn from_code(code: c_int) -> Status {
         Status(code)
     }
 
-    /// The C API's number.
+    /// Returns the C API's number.
     pub const fn code(self) -> c_int {
         self.0
     }
 
-    /// The name in lower case, such as "argument", or "unknown".
+    /// Returns the name in lower case, such as "argument", or "unknown".
     pub fn name(self) -> &'static str {
         unsafe { static_text(sys::annulus_status_name(self.0)) }
     }
@@ -59,7 +59,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// A failed call: its status, and one line that names the argument, the value it had and what it may be.
+/// A failed call: its status, and one line that names the argument, its value and what it may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     status: Status,
@@ -69,7 +69,7 @@ pub struct Error {
     code: i64,
 }
 
-/// What every call that can fail returns.
+/// The result of every call that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -77,27 +77,27 @@ impl Error {
         Error { status: Status::ARGUMENT, message, bytes: 0, library: "", code: 0 }
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// The line that says what was wrong.
+    /// Returns the line that says what was wrong.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The bytes of workspace that the call would have needed, where the status is [`Status::WORKSPACE`]; else 0.
+    /// Returns the bytes of workspace that the call needs if the status is [`Status::WORKSPACE`]; else 0.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The library whose failure it was, such as "cuda" or "nccl"; "" where none failed.
+    /// Returns the name of the library that failed, such as "cuda" or "nccl"; "" if none failed.
     pub fn library(&self) -> &'static str {
         self.library
     }
 
-    /// What that library's function returned; 0 where none failed.
+    /// Returns the number that the library's function returned; 0 if none failed.
     pub fn code(&self) -> i64 {
         self.code
     }
@@ -111,12 +111,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Turns what a C function returned into a result. To be called on the thread that made the call, before the next one.
+/// Turns the status of a C function into a result. Must run on the thread of the call, before its next call.
 pub(crate) fn check(status: sys::annulus_status) -> Result<()> {
     failure(status).map_or(Ok(()), Err)
 }
 
-/// What a status stands for that this thread has just got.
+/// Makes the error for the status of this thread's last call; None for success.
 pub(crate) fn failure(status: sys::annulus_status) -> Option<Error> {
     if status == sys::ANNULUS_OK {
         return None;
@@ -127,7 +127,7 @@ pub(crate) fn failure(status: sys::annulus_status) -> Option<Error> {
     Some(Error { status: Status(status), message, bytes, library, code })
 }
 
-/// A string that the library keeps for ever; "" for NULL.
+/// Returns a string that the library keeps for ever; "" for NULL.
 ///
 /// # Safety
 /// `text` is NULL or a C string that lives as long as the process.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a problem costs, without its data.
+//! The costs of a problem, without its data.
 
 use crate::config::{Engine, Exchange};
 use crate::context::{CallOptions, Context};
@@ -8,7 +8,7 @@ use crate::error::{check, Result};
 use crate::shards::Shards;
 use annulus_sys as sys;
 
-/// The sizes of a problem; of several ranks, that of all together.
+/// The sizes of a problem. With several ranks they are the sizes of all ranks together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem<'a> {
     pub dtype: Dtype,
@@ -21,19 +21,20 @@ pub struct Problem<'a> {
     /// B
     pub batch: i64,
     pub sequence_length: i64,
-    /// With the options' query window, how many query rows it has; else 0.
+    /// The number of query rows if the options have a query window; else 0.
     pub query_length: i64,
-    /// Those that the call will have.
+    /// The options of the call.
     pub options: CallOptions<'a>,
-    /// Every row of the call's tensors begins at a multiple of so many bytes, a power of two up to 4096, and no stride
-    /// is 0 or 2^40 bytes or more; 0: nothing is known of the tensors. Workspace is told for all that are so.
+    /// Every row of the call's tensors begins at a multiple of this number of bytes, a power of two up to 4096, and no
+    /// stride is 0 or 2^40 bytes or more; 0: nothing is known of the tensors. Workspace sizes are enough for all such
+    /// tensors.
     pub row_alignment: i64,
-    /// That of the gradients that backward writes; None: `dtype`. Else, where one of them is `f32`, that.
+    /// The dtype of the gradients that backward writes: float32 if one of them is; None: `dtype`.
     pub gradient_dtype: Option<Dtype>,
 }
 
 impl<'a> Problem<'a> {
-    /// The queries are the whole sequence; as many key/value heads as heads.
+    /// Makes a problem whose queries are the whole sequence, with `heads` query heads and `heads` key/value heads.
     pub fn new(dtype: Dtype, batch: i64, sequence_length: i64, heads: i32, head_dim: i32) -> Problem<'a> {
         Problem {
             dtype,
@@ -49,7 +50,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// Calls `f` with the C API's.
+    /// Calls `f` with the C API's annulus_problem.
     fn with_raw<R>(&self, f: impl FnOnce(&sys::annulus_problem) -> Result<R>) -> Result<R> {
         let options = self.options.raw()?;
         f(&sys::annulus_problem {
@@ -86,12 +87,12 @@ pub struct Estimate {
     pub received_bytes: u64,
     /// Host memory of the plan itself.
     pub plan_bytes: u64,
-    /// What [`Exchange::AUTO`] comes to; that where there is one rank.
+    /// How the ranks exchange rows if the config says [`Exchange::AUTO`]; `AUTO` for one rank.
     pub exchange: Exchange,
 }
 
 impl Estimate {
-    fn of(raw: &sys::annulus_estimate) -> Estimate {
+    fn from_raw(raw: &sys::annulus_estimate) -> Estimate {
         Estimate {
             pairs: raw.pairs,
             flops: raw.flops,
@@ -125,7 +126,7 @@ impl Pass {
 }
 
 impl Context {
-    /// What a pass of a problem costs under the context's config. Takes no time or memory that grows with the sequence.
+    /// Estimates the costs of a pass under the context's config. Its own time and memory do not grow with the sequence.
     ///
     /// ```
     /// use annulus::{Config, Context, Dtype, Pass, Problem};
@@ -139,9 +140,9 @@ impl Context {
         self.estimate_part(problem, pass, sys::ANNULUS_ALL_BRANCHES)
     }
 
-    /// The same, with pairs and FLOPs those of one branch.
+    /// Estimates the same as [`estimate`](Context::estimate), but counts only the pairs and FLOPs of one branch.
     pub fn estimate_branch(&self, problem: &Problem<'_>, pass: Pass, branch: usize) -> Result<Estimate> {
-        // An index that does not fit is no branch of any config either.
+        // No config has a branch with an index that does not fit.
         self.estimate_part(problem, pass, i32::try_from(branch).unwrap_or(i32::MAX))
     }
 
@@ -150,10 +151,11 @@ impl Context {
         problem.with_raw(|problem| {
             check(unsafe { sys::annulus_estimate_problem(self.handle, problem, pass.raw(), branch, &mut raw) })
         })?;
-        Ok(Estimate::of(&raw))
+        Ok(Estimate::from_raw(&raw))
     }
 
-    /// The part of rank `rank` of `ranks`. `shards`: None is one a rank, as equal as can be, the first longer.
+    /// Estimates the costs of rank `rank` of `ranks`. `shards`: None is one for each rank, with lengths that differ by
+    /// at most 1, the longer shards first.
     pub fn estimate_rank(
         &self,
         problem: &Problem<'_>,
@@ -167,10 +169,10 @@ impl Context {
         problem.with_raw(|problem| {
             check(unsafe { sys::annulus_estimate_rank(self.handle, problem, pass.raw(), &shards, rank, &mut raw) })
         })?;
-        Ok(Estimate::of(&raw))
+        Ok(Estimate::from_raw(&raw))
     }
 
-    /// The bytes of workspace that a call on `problem` needs.
+    /// Returns the bytes of workspace that a call on `problem` needs.
     pub fn workspace_size(&self, problem: &Problem<'_>, pass: Pass) -> Result<u64> {
         let mut bytes = 0;
         problem.with_raw(|problem| {
@@ -179,8 +181,8 @@ impl Context {
         Ok(bytes)
     }
 
-    /// The engine that would compute a call on `problem`. Its tensors are as the problem's row alignment says and no
-    /// better; where that is 0, they are as every engine takes them.
+    /// Returns the engine that would compute a call on `problem` whose rows have the problem's row alignment and no
+    /// better; 0: whose rows suit every engine.
     pub fn select_engine(&self, problem: &Problem<'_>, pass: Pass) -> Result<Engine> {
         let mut engine = sys::ANNULUS_ENGINE_AUTO;
         problem.with_raw(|problem| {
@@ -189,8 +191,8 @@ impl Context {
         Ok(Engine(engine))
     }
 
-    /// Whether `engine` could compute that call, with all else as the config says;
-    /// [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED) and why where it could not.
+    /// Checks whether `engine` could compute that call, with all other options as in the config. Returns
+    /// [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED) with the reason if it could not.
     pub fn check_engine(&self, problem: &Problem<'_>, pass: Pass, engine: Engine) -> Result<()> {
         problem
             .with_raw(|problem| check(unsafe { sys::annulus_check_engine(self.handle, problem, pass.raw(), engine.0) }))

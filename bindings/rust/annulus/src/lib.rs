@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Dilated attention over sequences of any length, forward and backward, exactly: safe Rust over the C library libannulus.
+//! Exact dilated attention over sequences of any length, forward and backward: safe Rust over the C library libannulus.
 //!
 //! ```
 //! use annulus::{attention, Config, TensorRef};
@@ -14,12 +14,13 @@
 //! }
 //! ```
 //!
-//! [`Context`] keeps what repeated calls share, computes gradients, and works on GPUs. Tensors ([`TensorRef`],
-//! [`TensorMut`]) borrow the caller's slices, or stand for a GPU's memory by its address. Letters in shapes: B batch, N
-//! sequence length, H query heads, G key/value heads (G divides H), D head dimension (a multiple of 8 up to 256).
+//! A [`Context`] computes gradients, works on GPUs, and keeps plans and threads for repeated calls. Tensors
+//! ([`TensorRef`], [`TensorMut`]) borrow the caller's slices, or name a GPU's memory by its address. Letters in shapes:
+//! B batch, N sequence length, H query heads, G key/value heads (G divides H), D head dimension (a multiple of 8 up to
+//! 256).
 //!
-//! The crate has no dependencies but libannulus itself. At run time the loader must find it: where it is not in a
-//! directory of the system's, set `LD_LIBRARY_PATH`.
+//! The crate depends only on libannulus. The loader must find libannulus at run time: set `LD_LIBRARY_PATH` if it is
+//! not in a directory of the system.
 
 #![warn(missing_debug_implementations)]
 
@@ -43,7 +44,7 @@ pub use tensor::{TensorMut, TensorRef};
 
 use annulus_sys as sys;
 
-/// What [`attention`] returns: rows that lie one behind the other.
+/// The result of [`attention`]: contiguous arrays.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Attention<T: Element> {
@@ -86,9 +87,9 @@ fn zeros<T: Element>(shape: &[usize]) -> Result<Vec<T>> {
     Ok(numbers)
 }
 
-/// The order that [`Order::Hilbert`] gives a segment of `length` positions, laid out row by row on a grid of `width`
-/// columns: the p-th number is the position that the curve visits p-th. `width` 0: the smallest divisor of `length` that
-/// is at least its square root.
+/// Returns the order of the positions in a segment with [`Order::Hilbert`]: element p is the p-th position along the
+/// curve, from 0. The `length` positions fill a grid of `width` columns, row by row. `width` 0: the smallest divisor of
+/// `length` that is at least its square root.
 ///
 /// ```
 /// assert_eq!(annulus::hilbert_curve(4, 2).unwrap(), [0, 2, 3, 1]);
@@ -104,12 +105,12 @@ pub fn hilbert_curve(length: usize, width: usize) -> Result<Vec<i64>> {
     Ok(positions)
 }
 
-/// The loaded library's version, such as "1.0.0".
+/// Returns the loaded library's version, such as "1.0.0".
 pub fn version() -> &'static str {
     unsafe { error::static_text(sys::annulus_version_string()) }
 }
 
-/// One line for bug reports: versions of the library, its compiler and CUDA.
+/// Returns one line for bug reports: versions of the library, its compiler and CUDA.
 pub fn build_info() -> &'static str {
     unsafe { error::static_text(sys::annulus_build_info()) }
 }

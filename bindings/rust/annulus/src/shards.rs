@@ -3,7 +3,7 @@ use crate::error::{Error, Result};
 use annulus_sys as sys;
 use std::ptr;
 
-/// How the ranks share a sequence: it is cut into shards, one behind the other.
+/// How the ranks share a sequence, which is cut into consecutive shards.
 ///
 /// A rank with several shards has their rows one behind the other in its tensors, in the order of their positions.
 #[derive(Clone, Copy, Debug)]
@@ -13,18 +13,18 @@ pub struct Shards<'a> {
 }
 
 impl<'a> Shards<'a> {
-    /// One shard a rank, in the order of the ranks, of so many positions each.
+    /// Gives each rank one shard, in the order of the ranks: rank i has `lengths[i]` positions.
     pub fn new(lengths: &'a [i64]) -> Shards<'a> {
         Shards { lengths, owners: None }
     }
 
-    /// Shard i has `lengths[i]` positions and belongs to rank `owners[i]`. Under a causal mask P ranks have as much to do
-    /// as each other where, of 2P equal shards, shard i belongs to rank min(i, 2P - 1 - i).
+    /// Gives shard i, of `lengths[i]` positions, to rank `owners[i]`. Under a causal mask all P ranks have the same
+    /// amount of work if there are 2P equal shards and shard i belongs to rank min(i, 2P - 1 - i).
     pub fn with_owners(lengths: &'a [i64], owners: &'a [i32]) -> Shards<'a> {
         Shards { lengths, owners: Some(owners) }
     }
 
-    /// The C API's struct for `ranks` ranks, which points to these arrays. None: even shards.
+    /// Makes the C API's struct for `ranks` ranks, which points to the arrays of `shards`. None: even shards.
     pub(crate) fn raw(shards: Option<Shards<'a>>, ranks: i32) -> Result<sys::annulus_shards> {
         let even = sys::annulus_shards { ranks, ..sys::ANNULUS_SHARDS_INIT };
         let (lengths, owners) = match shards {

@@ -6,24 +6,24 @@ use crate::error::{Error, Result};
 use annulus_sys as sys;
 use std::marker::PhantomData;
 
-/// An input: a view of numbers that somebody else owns, with shape and strides.
+/// An input: a view of borrowed numbers, with shape and strides.
 ///
-/// Q, K, V, O and their gradients have the shape \[B, N, heads, D\], and the stride of D is 1; LSE and its gradient have
-/// \[B, H, N\]. Strides count elements; a stride of 0 repeats.
+/// Q, K, V, O and their gradients have the shape \[B, N, heads, D\], and the stride of D is 1. LSE and its gradient
+/// have the shape \[B, H, N\]. Strides count elements; a stride of 0 repeats.
 #[derive(Debug)]
 pub struct TensorRef<'a, T: Element> {
     raw: sys::annulus_tensor,
     numbers: PhantomData<&'a [T]>,
 }
 
-/// An output: as [`TensorRef`], of memory that the call overwrites. Its elements must be distinct.
+/// An output: like [`TensorRef`], a view of memory that a call writes. No two elements may share memory.
 #[derive(Debug)]
 pub struct TensorMut<'a, T: Element> {
     raw: sys::annulus_tensor,
     numbers: PhantomData<&'a mut [T]>,
 }
 
-// A view is a reference to a slice.
+// A view is like a reference to a slice.
 unsafe impl<T: Element> Send for TensorRef<'_, T> {}
 unsafe impl<T: Element> Sync for TensorRef<'_, T> {}
 unsafe impl<T: Element> Send for TensorMut<'_, T> {}
@@ -37,7 +37,7 @@ impl<T: Element> Clone for TensorRef<'_, T> {
 
 impl<T: Element> Copy for TensorRef<'_, T> {}
 
-/// The strides of a tensor whose rows lie one behind the other; saturated where they do not fit.
+/// Returns the strides of a contiguous tensor, saturated if they overflow.
 fn row_major(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1_usize; shape.len()];
     for i in (1..shape.len()).rev() {
@@ -46,7 +46,7 @@ fn row_major(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// How many elements from the first to the last, or None where that does not fit.
+/// Returns how many elements lie from the first to the last, both included; None on overflow.
 fn span(shape: &[usize], strides: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);
@@ -81,7 +81,7 @@ fn too_large(shape: &[usize], strides: &[usize]) -> Error {
     Error::argument(format!("shape {shape:?} with strides {strides:?} is larger than memory can be"))
 }
 
-/// Describes a tensor that must lie within `available` elements.
+/// Makes the C API's tensor. Refuses a tensor that does not lie within `available` elements.
 fn describe_within<T: Element>(
     data: *mut T,
     available: usize,
@@ -99,7 +99,7 @@ fn describe_within<T: Element>(
 }
 
 impl<'a, T: Element> TensorRef<'a, T> {
-    /// Numbers that lie one behind the other, the last dimension fastest. Fails where the slice is too short.
+    /// Views contiguous numbers, the last dimension fastest. Fails if the slice is too short.
     ///
     /// ```
     /// # fn main() -> annulus::Result<()> {
@@ -118,9 +118,9 @@ impl<'a, T: Element> TensorRef<'a, T> {
         Self::with_strides(data, shape, &row_major(shape))
     }
 
-    /// Numbers with any strides, counted in elements. Fails where the slice is too short.
+    /// Views numbers with any strides, counted in elements. Fails if the slice is too short.
     ///
-    /// K of a buffer that holds Q, K and V of every position side by side, \[B, N, 3, H, D\]:
+    /// K in a buffer \[B, N, 3, H, D\] that holds Q, K and V side by side for every position:
     ///
     /// ```
     /// # fn main() -> annulus::Result<()> {
@@ -134,12 +134,11 @@ impl<'a, T: Element> TensorRef<'a, T> {
         Ok(TensorRef { raw, numbers: PhantomData })
     }
 
-    /// Numbers by their address, such as those in a GPU's memory.
+    /// Views numbers at an address, such as numbers in a GPU's memory.
     ///
     /// # Safety
-    /// All elements that shape and strides describe are there, in memory of the device of the context they are given
-    /// to, and nobody changes them for the lifetime `'a`; on a GPU also not before the context's stream has come past
-    /// the calls that they were given to.
+    /// All elements that shape and strides describe exist, in memory of the context's device. No one changes them
+    /// during the lifetime `'a`, and on a GPU until the context's stream has passed the calls that use them.
     pub unsafe fn from_raw_parts(data: *const T, shape: &[usize], strides: &[usize]) -> Result<Self> {
         Ok(TensorRef { raw: describe(data as *mut T, shape, strides)?, numbers: PhantomData })
     }
@@ -148,40 +147,40 @@ impl<'a, T: Element> TensorRef<'a, T> {
         &self.raw
     }
 
-    /// As an element of an array of the C API's.
+    /// Returns the C API's tensor, for an array of tensors.
     pub(crate) fn describe(&self) -> sys::annulus_tensor {
         self.raw
     }
 
-    /// The lengths of the dimensions.
+    /// Returns the lengths of the dimensions.
     pub fn shape(&self) -> Vec<usize> {
         shape(&self.raw)
     }
 }
 
 impl<'a, T: Element> TensorMut<'a, T> {
-    /// Memory that lies in one piece, the last dimension fastest. Fails where the slice is too short.
+    /// Views contiguous memory, the last dimension fastest. Fails if the slice is too short.
     pub fn new(data: &'a mut [T], shape: &[usize]) -> Result<Self> {
         Self::with_strides(data, shape, &row_major(shape))
     }
 
-    /// Memory with any strides, counted in elements. Fails where the slice is too short.
+    /// Views memory with any strides, counted in elements. Fails if the slice is too short.
     pub fn with_strides(data: &'a mut [T], shape: &[usize], strides: &[usize]) -> Result<Self> {
         let raw = describe_within(data.as_mut_ptr(), data.len(), shape, strides)?;
         Ok(TensorMut { raw, numbers: PhantomData })
     }
 
-    /// Memory by its address: a GPU's, or several outputs that interleave in one buffer.
+    /// Views memory at an address: a GPU's memory, or several outputs that interleave in one buffer.
     ///
     /// # Safety
-    /// All elements that shape and strides describe are there, in memory of the device of the context they are given
-    /// to, and nobody else reads or changes them for the lifetime `'a`; on a GPU also not before the context's stream
-    /// has come past the calls that they were given to.
+    /// All elements that shape and strides describe exist, in memory of the context's device. No one else reads or
+    /// changes them during the lifetime `'a`, and on a GPU until the context's stream has passed the calls that use
+    /// them.
     pub unsafe fn from_raw_parts(data: *mut T, shape: &[usize], strides: &[usize]) -> Result<Self> {
         Ok(TensorMut { raw: describe(data, shape, strides)?, numbers: PhantomData })
     }
 
-    /// The same memory as an input, as long as it is not written.
+    /// Returns the same memory as an input. It cannot be written while the input is in use.
     pub fn as_ref(&self) -> TensorRef<'_, T> {
         TensorRef { raw: self.raw, numbers: PhantomData }
     }
@@ -190,7 +189,7 @@ impl<'a, T: Element> TensorMut<'a, T> {
         &self.raw
     }
 
-    /// The lengths of the dimensions.
+    /// Returns the lengths of the dimensions.
     pub fn shape(&self) -> Vec<usize> {
         shape(&self.raw)
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory does not grow with what was made and dropped. Alone in its process: it watches the process's memory.
+//! Memory does not grow with objects that were made and dropped. The test has a process of its own, whose memory it
+//! reads.
 
 use annulus::{attention, Comm, Config, Context, TensorRef};
 
-/// Bytes of memory that the process has in use.
+/// Returns how many bytes of memory the process uses.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096

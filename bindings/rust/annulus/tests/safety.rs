@@ -109,8 +109,8 @@ fn sequences_that_cannot_be() {
     }
     let mut problem = Problem::new(Dtype::FLOAT32, 1, 64, 4, 16);
     problem.options = CallOptions::new().sequence_lengths(&[65]);
-    let of_problem = Context::cpu(&config()).unwrap().estimate(&problem, Pass::Forward).unwrap_err().to_string();
-    assert!(of_problem.contains("sequence_lengths[0] is 65; it must be at most 64"), "{of_problem}");
+    let problem_message = Context::cpu(&config()).unwrap().estimate(&problem, Pass::Forward).unwrap_err().to_string();
+    assert!(problem_message.contains("sequence_lengths[0] is 65; it must be at most 64"), "{problem_message}");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn contexts_work_in_several_threads() {
     let expected = attention(&tensor(&x), &tensor(&x), &tensor(&x), &config).unwrap().out;
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            // Made here, used there.
+            // The context is made here and used in another thread.
             let mut context = Context::cpu(&config).unwrap();
             let (x, expected) = (&x, &expected);
             scope.spawn(move || {
@@ -258,7 +258,7 @@ fn ranks_with_two_shards_give_what_one_gives() {
     let (q, k, v) = (numbers(1), numbers(2), numbers(3));
     let expected = attention(&tensor(&q), &tensor(&k), &tensor(&v), &config()).unwrap().out;
     let (lengths, owners) = ([17, 15, 20, 12], [0, 1, 1, 0]);
-    let of_rank = |all: &[f32], rank: i32| -> Vec<f32> {
+    let rank_rows = |all: &[f32], rank: i32| -> Vec<f32> {
         let mut start = 0;
         let mut rows = Vec::new();
         for (length, owner) in lengths.iter().zip(owners) {
@@ -273,7 +273,7 @@ fn ranks_with_two_shards_give_what_one_gives() {
     let config = config();
     let work = |comm: Comm| -> annulus::Result<()> {
         let rank = comm.rank()?;
-        let (q, k, v) = (of_rank(&q, rank), of_rank(&k, rank), of_rank(&v, rank));
+        let (q, k, v) = (rank_rows(&q, rank), rank_rows(&k, rank), rank_rows(&v, rank));
         let shape = [1, q.len() / 64, 4, 16];
         let mut context = Context::cpu(&config)?;
         context.set_comm(Some(comm))?;
@@ -283,7 +283,7 @@ fn ranks_with_two_shards_give_what_one_gives() {
         let mut out = vec![f32::NAN; q.len()];
         let mut rows_of_out = TensorMut::new(&mut out, &shape)?;
         context.forward(&part(&q)?, &part(&k)?, &part(&v)?, &mut rows_of_out, None, &CallOptions::new())?;
-        for (a, b) in out.iter().zip(of_rank(&expected, rank)) {
+        for (a, b) in out.iter().zip(rank_rows(&expected, rank)) {
             assert!((a - b).abs() < 1e-5);
         }
         Ok(())
@@ -318,7 +318,7 @@ fn contexts_share_a_communicator() {
             scope.spawn(move || work(comm));
         }
     });
-    assert_eq!(comm.size().unwrap(), 1); // it outlives the contexts
+    assert_eq!(comm.size().unwrap(), 1); // it lives longer than the contexts
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn a_rank_that_waits_can_be_freed() {
         assert_eq!(waiting.join().unwrap().unwrap_err().status(), Status::COMM);
         assert_eq!(other.failure().unwrap().status(), Status::COMM);
     });
-    abort.abort().unwrap(); // its communicator is gone
+    abort.abort().unwrap(); // its communicator was dropped
     assert_eq!(abort.failure(), None);
     let options = CommOptions::default().creation_timeout(Duration::from_secs(1));
     assert_eq!(Comm::nccl_devices(&[], options).unwrap_err().status(), Status::ARGUMENT);
@@ -359,7 +359,7 @@ fn a_context_gives_its_communicator_back() {
     context.set_comm(comms.pop()).unwrap();
     assert!(context.comm().is_some());
     assert!(context.set_comm(None).unwrap().is_some());
-    assert!(context.set_shards(Some(Shards::new(&[64]))).is_err()); // no ranks any more
+    assert!(context.set_shards(Some(Shards::new(&[64]))).is_err()); // it has no communicator any more
 }
 
 #[test]

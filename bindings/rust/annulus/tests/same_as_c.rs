@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The same problem through the C API and through this crate gives the same bits. The environment variable
-//! ANNULUS_REFERENCE names the C program that computes it (tests/bindings/reference.c says which problem).
+//! The C API and this crate compute the same bits for the same problem. The environment variable ANNULUS_REFERENCE
+//! names the C program that computes it (tests/bindings/reference.c describes the problem).
 
 use annulus::{
     attention, Bf16, Branch, CallOptions, Config, Context, Element, Phase, QueryRule, TensorMut, TensorRef, F16,
@@ -34,12 +34,12 @@ impl Reference {
         Reference { bytes, place: 0 }
     }
 
-    /// The next array.
+    /// Reads the next array.
     fn next<T: Element>(&mut self, shape: &[usize]) -> Vec<T> {
         let mut numbers = vec![T::default(); shape.iter().product()];
         let count = size_of_val(numbers.as_slice());
         let source = &self.bytes[self.place..self.place + count];
-        // Any bits are a number of every element type.
+        // Any bit pattern is a number of every element type.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), numbers.as_mut_ptr().cast(), count) };
         self.place += count;
         numbers

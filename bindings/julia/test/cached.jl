@@ -1,40 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-# Contexts that attention() keeps, and the gradients that rules of automatic differentiation are made of.
+# The contexts that attention() caches, and the gradients for rules of automatic differentiation.
 using Annulus, Test
 
 const X = randn(Float64, 16, 4, 40, 2)
 const BRANCHES = [(8, 1), (40, 3)]
 
-kept() = map(pair -> last(pair).handle, Annulus.KEPT_CONTEXTS)
+cached() = map(pair -> last(pair).handle, Annulus.CACHED_CONTEXTS)
 
-@testset "contexts are kept" begin
+@testset "contexts are cached" begin
     out = attention(X, X, X; branches = BRANCHES)
-    @test length(kept()) == 1
-    handle = only(kept())
-    # Equal branches in other words are the same; an array's own branches may change.
+    @test length(cached()) == 1
+    handle = only(cached())
+    # Equal branches of another type find the same context; the caller may change its array of branches.
     branches = Any[Annulus.Branch(8, 1), (40, 3)]
     @test attention(X, X, X; branches = branches) == out
-    @test kept() == [handle]
+    @test cached() == [handle]
     branches[2] = (40, 2)
     @test attention(X, X, X; branches = branches) != out
     @test attention(X, X, X; branches = BRANCHES, causal = true) != out
-    @test length(kept()) == 3 && handle in kept()
+    @test length(cached()) == 3 && handle in cached()
     @test attention(X, X, X; branches = BRANCHES) == out
-    @test length(kept()) == 3 && last(kept()) == handle
+    @test length(cached()) == 3 && last(cached()) == handle
 
     # A call that fails gives its context back, and does not break it.
     @test_throws AnnulusError attention(X, X[:, 1:3, :, :], X; branches = BRANCHES)
     @test attention(X, X, X; branches = BRANCHES) == out
-    @test length(kept()) == 3
+    @test length(cached()) == 3
 
     tasks = [Threads.@spawn(attention(X, X, X; branches = BRANCHES)) for _ = 1:8]
     @test all(task -> fetch(task) == out, tasks)
 
-    for length = 1:(Annulus.MOST_KEPT_CONTEXTS + 10)
+    for length = 1:(Annulus.MAX_CACHED_CONTEXTS + 10)
         attention(X, X, X; branches = [(length, 1)])
     end
-    @test length(kept()) == Annulus.MOST_KEPT_CONTEXTS
-    @test all(!=(C_NULL), kept())
+    @test length(cached()) == Annulus.MAX_CACHED_CONTEXTS
+    @test all(!=(C_NULL), cached())
 end
 
 @testset "gradients" begin
@@ -55,8 +55,8 @@ end
         @test isapprox(sum(found[i] .* direction), slope; atol = 1e-6)
     end
 
-    # Tangents without memory of their own, and none.
-    ones_of_out = gradients(ones(size(out)), nothing)
-    @test gradients(view(fill(1.0, 1), 1 .+ 0 .* LinearIndices(out)), nothing) == ones_of_out
+    # Tangents without memory of their own, and missing tangents.
+    from_ones = gradients(ones(size(out)), nothing)
+    @test gradients(view(fill(1.0, 1), 1 .+ 0 .* LinearIndices(out)), nothing) == from_ones
     @test gradients(nothing, cos.(lse)) .+ gradients(weights, nothing) |> sums -> all(isapprox.(sums, found))
 end
