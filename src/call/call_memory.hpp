@@ -33,7 +33,8 @@ class CallMemory {
     // Never gives the memory back, because messages of a failed call may still use it.
     void leave() { data_ = nullptr; }
 
-    // Returns the bytes that the caller's workspace must have, for a call that uses `bytes`. It need not be aligned.
+    // Returns the bytes that the caller's workspace must have, for a call that uses `bytes`: up to 255 more, since it
+    // need not be aligned.
     static std::size_t announced(std::size_t bytes);
     // Returns the most bytes that an engine may book if at most `limit` are to be announced. 0 means no limit.
     static std::uint64_t bookable(std::uint64_t limit);

@@ -37,7 +37,7 @@ struct annulus_context {
     int cpu_quota = annulus::max_threads; // but at most cpu_quota
     annulus_engine last_engine = ANNULUS_ENGINE_AUTO;
 
-    // Valid for the present config and communicator. Setting another one empties the cache.
+    // A new config empties it. A new communicator removes the executables over several ranks.
     annulus::ExecutableCache executables;
 
     // Null if the context computes on one rank. The members below are used with a communicator only.

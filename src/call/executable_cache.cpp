@@ -14,11 +14,11 @@ namespace annulus {
 
 namespace {
 
-// prepare_pass(pass, limits) prepares forward or backward.
+// prepare_engine_pass(pass, limits) prepares forward or backward.
 template <class PreparePass>
-Preparation prepare_mass(const Problem &rows, const ExecutionSetting &setting, const PreparePass &prepare_pass) {
+Preparation prepare_mass(const Problem &rows, const ExecutionSetting &setting, const PreparePass &prepare_engine_pass) {
     Preparation backward =
-        prepare_pass(ANNULUS_PASS_BACKWARD, setting.limits.without(MassExecutable::gradient_bytes(rows)));
+        prepare_engine_pass(ANNULUS_PASS_BACKWARD, setting.limits.without(MassExecutable::gradient_bytes(rows)));
     if (backward.refusal)
         return backward;
     return {std::make_unique<MassExecutable>(setting.backend, rows, setting.limits, std::move(backward.executable))};
@@ -26,21 +26,22 @@ Preparation prepare_mass(const Problem &rows, const ExecutionSetting &setting, c
 
 } // namespace
 
-Preparation prepare(const SequencePlans &plans, annulus_pass pass, const Engine &engine,
-                    const ExecutionSetting &setting) {
-    const auto prepare_pass = [&](annulus_pass engine_pass, const Limits &limits) {
-        return prepare_sequences(engine, plans, engine_pass, setting.device, limits);
+Preparation prepare_pass(const SequencePlans &plans, annulus_pass pass, const Engine &engine,
+                         const ExecutionSetting &setting) {
+    const auto prepare_engine_pass = [&](annulus_pass engine_pass, const Limits &limits) {
+        return prepare_over_sequences(engine, plans, engine_pass, setting.device, limits);
     };
-    return pass == ANNULUS_PASS_MASS ? prepare_mass(plans.rows(), setting, prepare_pass)
-                                     : prepare_pass(pass, setting.limits);
+    return pass == ANNULUS_PASS_MASS ? prepare_mass(plans.rows(), setting, prepare_engine_pass)
+                                     : prepare_engine_pass(pass, setting.limits);
 }
 
-Preparation prepare(const RankPlans &plans, annulus_pass pass, const Engine &engine, const ExecutionSetting &setting) {
-    const auto prepare_pass = [&](annulus_pass engine_pass, const Limits &limits) {
+Preparation prepare_pass(const RankPlan &plans, annulus_pass pass, const Engine &engine,
+                         const ExecutionSetting &setting) {
+    const auto prepare_engine_pass = [&](annulus_pass engine_pass, const Limits &limits) {
         return prepare_distributed(plans, engine_pass, engine, setting.device, limits, setting.links);
     };
-    return pass == ANNULUS_PASS_MASS ? prepare_mass(plans.rows(), setting, prepare_pass)
-                                     : prepare_pass(pass, setting.limits);
+    return pass == ANNULUS_PASS_MASS ? prepare_mass(plans.rows(), setting, prepare_engine_pass)
+                                     : prepare_engine_pass(pass, setting.limits);
 }
 
 const Preparation &Executables::prepared(annulus_pass pass, std::size_t engine, const ExecutionSetting &setting) {

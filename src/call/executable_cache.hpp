@@ -7,7 +7,7 @@
 #include "engine/backend.hpp"
 #include "engine/engine.hpp"
 #include "ranks/distributed_executable.hpp"
-#include "ranks/rank_plans.hpp"
+#include "ranks/rank_plan.hpp"
 
 #include <annulus/attention.h>
 
@@ -39,7 +39,8 @@ struct Selection {
     const Engine &engine;
 };
 
-// The executables of one plan, by pass and engine. Each is prepared when it is first asked for.
+// The executables of one plan, by pass and engine. Each is prepared when it is first asked for. The selection among
+// them is repeated in each call, since its tensors may differ.
 class Executables {
   public:
     using Prepare = std::function<Preparation(annulus_pass pass, const Engine &engine, const ExecutionSetting &)>;
@@ -76,9 +77,10 @@ class Executables {
 };
 
 // Prepares a pass of a plan, which outlives the executable.
-Preparation prepare(const SequencePlans &plans, annulus_pass pass, const Engine &engine,
-                    const ExecutionSetting &setting);
-Preparation prepare(const RankPlans &plans, annulus_pass pass, const Engine &engine, const ExecutionSetting &setting);
+Preparation prepare_pass(const SequencePlans &plans, annulus_pass pass, const Engine &engine,
+                         const ExecutionSetting &setting);
+Preparation prepare_pass(const RankPlan &plans, annulus_pass pass, const Engine &engine,
+                         const ExecutionSetting &setting);
 
 // A plan with its executables.
 template <class Plans> struct Planned {
@@ -89,13 +91,13 @@ template <class Plans> struct Planned {
     explicit Planned(Arguments &&...arguments)
         : plans(std::forward<Arguments>(arguments)...),
           executables([this](annulus_pass pass, const Engine &engine, const ExecutionSetting &setting) {
-              return prepare(plans, pass, engine, setting);
+              return prepare_pass(plans, pass, engine, setting);
           }) {}
     Planned(const Planned &) = delete; // the executables refer to the plans
     Planned &operator=(const Planned &) = delete;
 };
 using LocalPlanned = Planned<SequencePlans>;
-using RankPlanned = Planned<RankPlans>;
+using RankPlanned = Planned<RankPlan>;
 
 // Keeps the entries of the keys that were used last. A model has fewer problems than `most`.
 template <class Key, class Entry> class RecentEntries {

@@ -44,14 +44,14 @@ template <class Use> void with_names(annulus_pass pass, const CallTensors &t, co
 } // namespace
 
 // What one rank runs, once it knows all shards.
-struct Invocation::RankExecutable {
+struct Invocation::ReadyRank {
     RankPlanned &planned;
     const Selection selection;
     CallMemory memory;
 
-    RankExecutable(annulus_context &context, annulus_pass pass, const Arguments &arguments, const Shards &shards,
-                   const ExecutionSetting &setting)
-        : planned(context.plan_rank(arguments.problem, shards, setting.limits, call_steps)),
+    ReadyRank(annulus_context &context, annulus_pass pass, const Arguments &arguments, const Shards &shards,
+              const ExecutionSetting &setting)
+        : planned(context.plan_rank(arguments.problem, shards, setting.limits, call_planning_steps)),
           selection(planned.executables.select(pass, &arguments.tensors, setting)),
           memory(context, selection.executable.workspace_bytes()) {}
 };
@@ -96,7 +96,7 @@ void Invocation::run_alone(const Arguments &arguments) {
 }
 
 void Invocation::run_with_ranks(const Arguments &arguments) {
-    std::optional<RankExecutable> ready;
+    std::optional<ReadyRank> ready;
     agree_and_prepare(ready, arguments);
     auto &[planned, selection, memory] = *ready;
     selection.executable.reserve(context_.stream);
@@ -122,7 +122,7 @@ template <class Collective> auto Invocation::gather(const Collective &collective
     }
 }
 
-void Invocation::agree_and_prepare(std::optional<RankExecutable> &ready, const Arguments &arguments) {
+void Invocation::agree_and_prepare(std::optional<ReadyRank> &ready, const Arguments &arguments) {
     const ExecutionSetting setting = context_.setting();
     Transport &transport = comm_->transport();
     Shards shards = context_.shards.before_call(transport.rank(), arguments.problem.rows.queries.length);

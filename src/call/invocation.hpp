@@ -37,14 +37,14 @@ class Invocation {
     void decline(const char *reason) const;
 
   private:
-    struct RankExecutable;
+    struct ReadyRank;
 
     void run_alone(const Arguments &arguments);
     void run_with_ranks(const Arguments &arguments);
     // Agrees with the other ranks on the shards and prepares for them. First the rank prepares for the shards that it
     // knows, and one all-gather compares what all ranks know and intend. If the shards turn out to be others, the rank
     // prepares again, and a second all-gather tells whether every rank could.
-    void agree_and_prepare(std::optional<RankExecutable> &ready, const Arguments &arguments);
+    void agree_and_prepare(std::optional<ReadyRank> &ready, const Arguments &arguments);
     // Runs an executable. If that fails, outputs may have been written, and the error's status says so.
     void execute(Executable &executable, const CallTensors &tensors, void *workspace) const;
     // Returns collective(transport), an all-gather in which the other ranks hear of this one.

@@ -45,7 +45,7 @@ std::uint64_t bits_of_one(annulus_dtype dtype) {
 // Returns the arguments of the backward runs. `tensors` are those of an attention mass.
 CallTensors backward_tensors(const Problem &p, const CallTensors &tensors, const MassGradients &gradients) {
     CallTensors arguments = tensors;
-    arguments.v = tensors.k;
+    arguments.v = tensors.k; // V and O do not matter for dV, but are read
     arguments.out = tensors.q;
     arguments.d_out = packed(gradients.d_out, p.dtype, p, p.queries.length, p.heads);
     arguments.d_q = arguments.d_k = {nullptr, p.dtype, 4, {}, {}};

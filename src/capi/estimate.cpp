@@ -58,7 +58,7 @@ std::uint64_t workspace_bytes(Executables &executables, annulus_pass pass, std::
 
 void estimate_traffic(annulus_estimate &, const SequencePlans &, annulus_pass) {}
 
-void estimate_traffic(annulus_estimate &estimate, const RankPlans &plans, annulus_pass pass) {
+void estimate_traffic(annulus_estimate &estimate, const RankPlan &plans, annulus_pass pass) {
     estimate.sent_bytes = plans.sent_bytes(pass);
     estimate.received_bytes = plans.received_bytes(pass);
     estimate.exchange = plans.ranks() > 1 ? plans.exchange() : ANNULUS_EXCHANGE_AUTO;
@@ -88,7 +88,7 @@ template <class Use> void with_plan(annulus_context &context, CallProblem &probl
     const int rank = context.comm->rank();
     const Shards shards = context.shards.for_length(problem.rows.sequence_length, context.comm->size());
     problem.rows.queries = problem.rows.keys = shards.window_of(rank);
-    use(context.plan_rank(problem, shards, setting.limits, estimate_steps), setting);
+    use(context.plan_rank(problem, shards, setting.limits, estimate_planning_steps), setting);
 }
 
 // Returns the caller's shards, or even ones if the arrays are missing. Throws if the lengths do not add up to the
@@ -186,7 +186,8 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
         check_between("rank", rank, 0, given.ranks - 1);
         annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::exchange);
         rows.queries = rows.keys = all.window_of(rank);
-        RankPlanned planned(config.pattern, stated.problem, all, rank, config.execution.exchange, estimate_steps);
+        RankPlanned planned(config.pattern, stated.problem, all, rank, config.execution.exchange,
+                            estimate_planning_steps);
         fill_estimate(result, planned, stated, pass, ANNULUS_ALL_BRANCHES, context->setting());
         write_sized(estimate, result);
     });

@@ -50,7 +50,8 @@ struct GradientTarget {
 
 struct GradientTargets {
     GradientTarget q, k, v;
-    bool only_v = false; // dQ and dK are not computed: their tensors have no data, V is K, and O is not read
+    // Only dV is computed: d_q and d_k have no data. V and O do not matter, but must be readable.
+    bool only_v = false;
     bool operator==(const GradientTargets &) const = default;
     constexpr bool query_gradients_are_plain() const { return q.is_plain(); }
     constexpr bool key_gradients_are_plain() const { return k.is_plain() && v.is_plain(); }

@@ -30,7 +30,7 @@ const char *device_name(annulus_device device) {
     return device == ANNULUS_DEVICE_CPU ? "the CPU" : "a CUDA device";
 }
 
-void Executable::finish(const CallTensors &, const PartialResults &, void *) {
+void Executable::write_unfinished(const CallTensors &, const PartialResults &, void *) {
     throw std::logic_error("an executable over all keys has nothing to finish");
 }
 

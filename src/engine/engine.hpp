@@ -93,7 +93,8 @@ class Executable {
     //
     // - K and V of `tensors` are the rows of the executable's keys.
     // - All executables of a call get the same workspace, and nothing else writes to it until the last has run.
-    // - run() sets d_k and d_v of `partial`. own_keys sets its d_q, o and softmax_state; the other scopes add to them.
+    // - run() sets d_k and d_v of `partial`; with own_keys run_rest() may do that. own_keys sets its d_q, o and
+    // softmax_state; the other scopes add to them.
     // - own_keys may write rows of the outputs to which no other scope and no other rank adds.
     virtual void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) = 0;
     // Does the work of backward that run() left for later, because no other rank waits for it. Takes run()'s arguments.
@@ -103,7 +104,7 @@ class Executable {
     virtual void run_rest(const CallTensors &, const PartialResults &, void *, void *) {}
     // Writes the partial results to the rows of the outputs that run() has not written. Only own_keys has it; called
     // when all scopes have run.
-    virtual void finish(const CallTensors &tensors, const PartialResults &partial, void *stream);
+    virtual void write_unfinished(const CallTensors &tensors, const PartialResults &partial, void *stream);
 };
 
 // An engine's answer: an executable, or the reason why it cannot serve the plan.
@@ -116,7 +117,7 @@ struct Engine {
     annulus_engine id;
     annulus_device device;
     bool has_key_scopes; // if not, its only key scope is all_keys
-    // `device` is one of the engine's kind and outlives the executable.
+    // `pass` is forward or backward; `device` is one of the engine's kind and outlives the executable.
     Preparation (*prepare)(const Plan &plan, annulus_pass pass, KeyScope scope, Device &device, const Limits &limits);
     // Writes the results of queries that attend to no key to all rows of a problem: O = 0, LSE = -infinity,
     // gradients = 0. Gradients that a call adds to stay as they are.

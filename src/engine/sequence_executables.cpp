@@ -121,8 +121,8 @@ Preparation prepare_one_by_one(const Engine &engine, const SequencePlans &plans,
     return {std::make_unique<OneByOne>(engine, plans, pass, device, limits, std::move(calls))};
 }
 
-Preparation prepare_sequences(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,
-                              const Limits &limits) {
+Preparation prepare_over_sequences(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,
+                                   const Limits &limits) {
     if (plans.is_one())
         return engine.prepare(plans.plans().front(), pass, KeyScope::all_keys, device, limits);
     return engine.prepare_sequences ? engine.prepare_sequences(plans, pass, device, limits)

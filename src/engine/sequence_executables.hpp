@@ -25,8 +25,8 @@ class SequenceTensors {
 
 // Prepares an executable over all sequences of a call. Rows that belong to no sequence become rows that attend to
 // nothing.
-Preparation prepare_sequences(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,
-                              const Limits &limits);
+Preparation prepare_over_sequences(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,
+                                   const Limits &limits);
 
 // The same, but always runs one sequence after the other.
 Preparation prepare_one_by_one(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,

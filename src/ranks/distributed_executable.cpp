@@ -10,13 +10,13 @@
 
 namespace annulus {
 
-DistributedExecutable::DistributedExecutable(const RankPlans &plans, annulus_pass pass, const Engine &engine,
+DistributedExecutable::DistributedExecutable(const RankPlan &plans, annulus_pass pass, const Engine &engine,
                                              Device &device, const Limits &limits, const RankLinks &links)
     : plans_(plans), pass_(pass), engine_(engine), device_(device), limits_(limits), links_(links),
       sent_bytes_(static_cast<std::size_t>(plans.ranks())) {
     if (plans.own())
-        own_ = prepare_sequences(engine, *plans.own(), pass, device, limits);
-    for (const RankPlans::Shared &shared : plans.shared())
+        own_ = prepare_over_sequences(engine, *plans.own(), pass, device, limits);
+    for (const RankPlan::Shared &shared : plans.shared())
         std::ranges::transform(shared_.emplace_back(shared, pass, engine, device, limits).sent_bytes(), sent_bytes_,
                                sent_bytes_.begin(), std::ranges::max);
 }
@@ -63,7 +63,7 @@ void DistributedExecutable::run(const CallTensors &tensors, const PartialResults
         sequence.run(tensors, plans_.rows(), workspace, stream, *links_.transport, *links_.copier);
 }
 
-Preparation prepare_distributed(const RankPlans &plans, annulus_pass pass, const Engine &engine, Device &device,
+Preparation prepare_distributed(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device,
                                 const Limits &limits, const RankLinks &links) {
     if (!engine.has_key_scopes)
         throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s computes on one rank alone, without a communicator",

@@ -5,7 +5,7 @@
 
 #include "engine/engine.hpp"
 #include "ranks/message_copier.hpp"
-#include "ranks/rank_plans.hpp"
+#include "ranks/rank_plan.hpp"
 #include "ranks/shared_sequence.hpp"
 #include "transport/transport.hpp"
 
@@ -25,12 +25,12 @@ struct RankLinks {
 // Prepares an executable over several ranks. `plans`, `device` and what `links` points to outlive it. Throws
 // Error(ANNULUS_ERROR_UNSUPPORTED) if the engine has no key scopes, even for a rank that shares no sequence: whether it
 // does depends on the sequences of a call.
-Preparation prepare_distributed(const RankPlans &plans, annulus_pass pass, const Engine &engine, Device &device,
+Preparation prepare_distributed(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device,
                                 const Limits &limits, const RankLinks &links);
 
 class DistributedExecutable final : public Executable {
   public:
-    DistributedExecutable(const RankPlans &plans, annulus_pass pass, const Engine &engine, Device &device,
+    DistributedExecutable(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device,
                           const Limits &limits, const RankLinks &links);
 
     // Returns why the engine cannot serve the plans; null if it can.
@@ -44,7 +44,7 @@ class DistributedExecutable final : public Executable {
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override;
 
   private:
-    const RankPlans &plans_;
+    const RankPlan &plans_;
     const annulus_pass pass_;
     const Engine &engine_;
     Device &device_;

@@ -86,7 +86,7 @@ bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
     for (const Window &window : shards)
         longest = std::max(longest, window.length);
     std::vector<std::int64_t> slots(shards.size()); // that each shard receives
-    Steps steps(estimate_steps), pairs(max_pairs);
+    Steps steps(estimate_planning_steps), pairs(max_pairs);
     for (const bool is_forward : {true, false}) {
         if (!is_forward && plan.causal())
             break;

@@ -1,81 +1,165 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/rank_plan.hpp"
 
-#include "core/dtype_number.hpp"
 #include "core/error.hpp"
+#include "engine/mass.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 
 namespace annulus {
 
 namespace {
 
-Problem local_problem(Problem problem, const Window &shard) {
-    problem.queries = problem.keys = shard;
-    problem.key_stride = 1;
+Problem with_windows(Problem problem, const Window &rows) {
+    problem.queries = problem.keys = rows;
     return problem;
 }
 
-Problem remote_problem(Problem problem, const Message &message) {
-    problem.queries = message.queries;
-    problem.keys = message.keys;
-    problem.key_stride = message.stride;
-    return problem;
+// Returns, for each shard, how many rows the rank has in the shards before it.
+std::vector<std::int64_t> rows_before_shards(const Shards &shards, int rank) {
+    std::vector<std::int64_t> before;
+    before.reserve(shards.pieces.size());
+    std::int64_t rows = 0;
+    for (std::size_t i = 0; i < shards.pieces.size(); ++i) {
+        before.push_back(rows);
+        rows += shards.owners[i] == rank ? shards.pieces[i].length : 0;
+    }
+    return before;
+}
+
+// Calls use(shard, rows) for each shard that has rows of a sequence.
+template <class Use> void for_each_shard(const Shards &shards, const Sequence &sequence, const Use &use) {
+    const ShardRange range = shards_in(shards.pieces, sequence.rows);
+    for (auto i = static_cast<std::size_t>(range.first); i < static_cast<std::size_t>(range.last); ++i)
+        if (const Window rows = intersect(shards.pieces[i], sequence.rows); rows.length > 0)
+            use(i, rows);
+}
+
+std::int64_t rows_of_rank(const Shards &shards, const Sequence &sequence, int rank) {
+    std::int64_t count = 0;
+    for_each_shard(shards, sequence, [&](std::size_t shard, const Window &rows) {
+        count += shards.owners[shard] == rank ? rows.length : 0;
+    });
+    return count;
 }
 
 } // namespace
 
-std::int64_t row_tensor_bytes(const Problem &problem, std::int64_t rows, annulus_dtype dtype) {
-    return problem.batch * rows * problem.head_dim * dtype_bytes(dtype);
+RankPlan::RankPlan(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
+                   annulus_exchange exchange, std::int64_t max_steps)
+    : ranks_(std::ranges::max(shards.owners) + 1), rows_(with_windows(problem.rows, shards.window_of(rank))),
+      covers_rows_(true) {
+    const bool is_one_shard = std::ranges::count(shards.owners, rank) == 1;
+    const std::vector<std::int64_t> rows_before = rows_before_shards(shards, rank);
+    Steps steps(max_steps);
+    std::int64_t pairs = 0;
+    // Plans the rank's rows of a shared sequence. `shards_of_sequence` has the sequence's rows, in positions of the
+    // sequence; its shard i is in shard indices[i] of all rows.
+    const auto share = [&](const Sequence &sequence, Shards shards_of_sequence,
+                           const std::vector<std::size_t> &indices) {
+        Shared &shared = shared_.emplace_back(sequence, pattern, problem_of(rows_, sequence),
+                                              std::move(shards_of_sequence), exchange);
+        const ShardLayout &layout = shared.layout;
+        const int count = static_cast<int>(indices.size());
+        for (int index = 0; index < count; ++index)
+            pairs += layout.owner(index) == rank ? layout.reachable_pairs(index) : 0;
+        if (pairs > max_shard_pairs)
+            throw Error(ANNULUS_ERROR_UNSUPPORTED,
+                        "%zu shards are too many for segments as long as these: planning for rank %d takes %lld pairs "
+                        "of a sending and a receiving shard; there may be %lld",
+                        shards.pieces.size(), rank, static_cast<long long>(pairs),
+                        static_cast<long long>(max_shard_pairs));
+        for (int index = 0; index < count; ++index) {
+            if (layout.owner(index) != rank)
+                continue;
+            const std::size_t shard = indices[static_cast<std::size_t>(index)];
+            const std::int64_t position_of_row_0 =
+                is_one_shard ? rows_.queries.start : shards.pieces[shard].start - rows_before[shard];
+            shared.shards.emplace_back(position_of_row_0, layout, index, steps);
+        }
+    };
+    if (problem.sequences.empty()) { // also shards without rows, since the rank's own may be empty
+        std::vector<std::size_t> all(shards.pieces.size());
+        std::iota(all.begin(), all.end(), std::size_t{0});
+        share({0, rows_.batch, {0, rows_.sequence_length}}, shards, all);
+        return;
+    }
+    std::vector<Sequence> own;
+    std::int64_t covered = 0;
+    for (const Sequence &sequence : problem.sequences) {
+        if (sequence.rows.end() > rows_.sequence_length)
+            throw Error(
+                ANNULUS_ERROR_ARGUMENT,
+                "sequence_starts or sequence_lengths of options reach row %lld; there are %lld rows on all ranks "
+                "together",
+                static_cast<long long>(sequence.rows.end()), static_cast<long long>(rows_.sequence_length));
+        const std::int64_t here = rows_of_rank(shards, sequence, rank);
+        covered += here * sequence.batches;
+        if (is_one_shard && here == sequence.rows.length) {
+            own.push_back(sequence);
+        } else if (here > 0) {
+            Shards shards_of_sequence;
+            std::vector<std::size_t> indices;
+            for_each_shard(shards, sequence, [&](std::size_t shard, const Window &rows) {
+                shards_of_sequence.pieces.push_back({rows.start - sequence.rows.start, rows.length});
+                shards_of_sequence.owners.push_back(shards.owners[shard]);
+                indices.push_back(shard);
+            });
+            share(sequence, std::move(shards_of_sequence), indices);
+        }
+    }
+    covers_rows_ = covered == rows_.batch * rows_.queries.length;
+    if (!own.empty())
+        own_.emplace(pattern, CallProblem{rows_, std::move(own)});
 }
 
-RankPlan::RankPlan(const ShardLayout &layout, int shard, Steps &steps)
-    : local_(layout.plan(), local_problem(layout.plan().problem(), layout.piece(shard))),
-      schedule_(layout, shard, steps) {
-    for (const Round &round : schedule_.rounds())
-        for (const Message *message : round.receives)
-            remote_.try_emplace(message, layout.remote_plan(), remote_problem(layout.plan().problem(), *message));
+annulus_exchange RankPlan::exchange() const {
+    const bool has_ring = std::ranges::any_of(
+        shared_, [](const Shared &shared) { return shared.layout.exchange() == ANNULUS_EXCHANGE_RING; });
+    return has_ring ? ANNULUS_EXCHANGE_RING : ANNULUS_EXCHANGE_GATHER;
 }
 
-bool RankPlan::communicates() const {
-    return std::any_of(schedule_.rounds().begin(), schedule_.rounds().end(),
-                       [](const Round &round) { return !round.sends.empty() || !round.receives.empty(); });
+std::uint64_t RankPlan::traffic(annulus_pass pass, std::uint64_t (ShardPlan::*bytes)(annulus_pass) const) const {
+    const bool is_mass = pass == ANNULUS_PASS_MASS; // which runs backward in each of its rounds
+    std::uint64_t sum = 0;
+    for (const Shared &shared : shared_)
+        for (const Shard &shard : shared.shards)
+            sum += (shard.plan.*bytes)(is_mass ? ANNULUS_PASS_BACKWARD : pass);
+    const std::int64_t rounds = is_mass ? mass_rounds(rows_) : 1;
+    if (__builtin_mul_overflow(sum, rounds, &sum))
+        throw Error(
+            ANNULUS_ERROR_ARGUMENT,
+            "the rows that a rank would exchange with the others in %lld rounds are more than 64 bits can count",
+            static_cast<long long>(rounds));
+    return sum;
 }
-
-namespace {
-
-// Returns the bytes of all messages that travel between ranks in one direction. `are_gradients`: dK and dV, in the
-// dtype of sums; else K and V.
-std::uint64_t message_bytes(const RankPlan &plan, std::vector<const Message *> Round::*messages, bool are_gradients) {
-    const Problem &problem = plan.local().problem();
-    const annulus_dtype dtype = are_gradients ? sum_dtype(problem.dtype) : problem.dtype;
-    const int tensors = message_tensor_count(problem);
-    std::int64_t bytes = 0;
-    for (const Round &round : plan.schedule().rounds())
-        for (const Message *message : round.*messages)
-            if (plan.schedule().travels(*message) &&
-                __builtin_add_overflow(bytes, tensors * row_tensor_bytes(problem, message->total_rows(), dtype),
-                                       &bytes))
-                throw Error(ANNULUS_ERROR_ARGUMENT,
-                            "the rows that rank %d would exchange with the others are more than 64 bits can count",
-                            plan.schedule().owner(plan.schedule().shard()));
-    return static_cast<std::uint64_t>(bytes);
-}
-
-} // namespace
 
 std::uint64_t RankPlan::sent_bytes(annulus_pass pass) const {
-    return message_bytes(*this, &Round::sends, false) +
-           (pass == ANNULUS_PASS_BACKWARD ? message_bytes(*this, &Round::receives, true) : 0);
+    return traffic(pass, &ShardPlan::sent_bytes);
 }
 
 std::uint64_t RankPlan::received_bytes(annulus_pass pass) const {
-    return message_bytes(*this, &Round::receives, false) +
-           (pass == ANNULUS_PASS_BACKWARD ? message_bytes(*this, &Round::sends, true) : 0);
+    return traffic(pass, &ShardPlan::received_bytes);
+}
+
+double RankPlan::pairs(std::int32_t branch) const {
+    double sum = own_ ? own_->pairs(branch) : 0;
+    for (const Shared &shared : shared_)
+        for (const Shard &shard : shared.shards)
+            sum += shard.plan.local().pairs(branch);
+    return sum;
 }
 
 std::uint64_t RankPlan::bytes() const {
-    return sizeof *this - sizeof schedule_ + schedule_.bytes() + remote_.size() * sizeof *remote_.begin();
+    std::uint64_t sum = sizeof *this + (own_ ? own_->bytes() - sizeof *own_ : 0);
+    for (const Shared &shared : shared_) {
+        sum += sizeof shared - sizeof shared.layout + shared.layout.bytes();
+        for (const Shard &shard : shared.shards)
+            sum += sizeof shard - sizeof shard.plan + shard.plan.bytes();
+    }
+    return sum;
 }
 
 } // namespace annulus

@@ -1,52 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of one shard, for the rank that owns it: its queries against its own keys, and against the rows of other
-// shards that they attend to.
+// One rank's plans for the sequences of a call. A sequence that the rank has all rows of needs no other rank. For a
+// sequence that it shares with other ranks it has a ShardPlan for each of its shards.
 #pragma once
 
-#include "core/plan.hpp"
-#include "ranks/schedule.hpp"
+#include "core/sequences.hpp"
+#include "ranks/shard_plan.hpp"
 
 #include <annulus/attention.h>
+#include <annulus/config.h>
 
 #include <cstdint>
-#include <map>
+#include <deque>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace annulus {
 
-// Returns the number of tensors whose rows a message has: 2 for K and V, or 1 for K if only dV is wanted. Gradients
-// have the same number.
-constexpr int message_tensor_count(const Problem &problem) {
-    return problem.gradients.only_v ? 1 : 2;
-}
-
+// A function of pattern, problem and shards.
 class RankPlan {
   public:
-    // `layout` outlives it. Throws as Schedule does.
-    RankPlan(const ShardLayout &layout, int shard, Steps &steps);
+    struct Shard {
+        // The position that row 0 of the rank's tensors would have if the shard's positions continued before the shard.
+        std::int64_t position_of_row_0;
+        ShardPlan plan; // is not moved: executables refer to it
 
-    // Returns the plan of the shard's queries against its own keys.
-    const Plan &local() const { return local_; }
-    // Returns the plan of the shard's queries against the keys of a received message.
-    const Plan &remote(const Message &message) const { return remote_.at(&message); }
-    const Schedule &schedule() const { return schedule_; }
-    // True if the shard exchanges a message with another shard, also with one of the same rank.
-    bool communicates() const;
+        Shard(std::int64_t position, const ShardLayout &layout, int shard, Steps &steps)
+            : position_of_row_0(position), plan(layout, shard, steps) {}
+    };
+    struct Shared {
+        Sequence sequence;
+        ShardLayout layout;       // is not moved: plans refer to it
+        std::deque<Shard> shards; // the rank's shards of the sequence
 
-    // Return the bytes that a pass sends to other ranks, and receives from them.
+        Shared(const Sequence &rows, const Pattern &pattern, const Problem &problem, Shards pieces,
+               annulus_exchange exchange)
+            : sequence(rows), layout(pattern, problem, std::move(pieces), exchange) {}
+    };
+
+    // Ignores the problem's windows. Throws
+    //
+    // - Error(ANNULUS_ERROR_UNSUPPORTED) if planning takes more than `max_steps`, or if the rank's shards are in more
+    //   than max_shard_pairs pairs of a sending and a receiving shard;
+    // - Error(ANNULUS_ERROR_ARGUMENT) if a sequence ends beyond the rows of all ranks.
+    RankPlan(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
+             annulus_exchange exchange, std::int64_t max_steps);
+    // Executables refer to it.
+    RankPlan(const RankPlan &) = delete;
+    RankPlan &operator=(const RankPlan &) = delete;
+
+    // Returns the number of ranks.
+    int ranks() const { return ranks_; }
+    // Returns a problem whose windows are the rank's rows, as Shards::window_of() gives them.
+    const Problem &rows() const { return rows_; }
+    // Returns the plans of the sequences that the rank has all rows of; null if there are none.
+    const SequencePlans *own() const { return own_ ? &*own_ : nullptr; }
+    // Returns the sequences that the rank shares, in the order of their rows. If a call names no sequences, all rows
+    // are one shared sequence.
+    const std::deque<Shared> &shared() const { return shared_; }
+    // True if each of the rank's rows belongs to a sequence.
+    bool covers_rows() const { return covers_rows_; }
+
+    // Returns `ring` if any shared sequence uses it, else `gather`.
+    annulus_exchange exchange() const;
+    // Return the bytes that the rank exchanges with other ranks in one call of a pass.
     std::uint64_t sent_bytes(annulus_pass pass) const;
     std::uint64_t received_bytes(annulus_pass pass) const;
 
-    // Returns the bytes of host memory, with the messages and without the layout.
+    // Returns the (query, key) pairs of the rank's queries, as Plan::pairs() counts them.
+    double pairs(std::int32_t branch) const;
+    // Returns the bytes of host memory, with the messages.
     std::uint64_t bytes() const;
 
   private:
-    Plan local_;
-    Schedule schedule_;
-    std::map<const Message *, Plan> remote_; // by received message
-};
+    std::uint64_t traffic(annulus_pass pass, std::uint64_t (ShardPlan::*bytes)(annulus_pass) const) const;
 
-// Returns the bytes of one tensor with this number of rows in each batch entry. A row has the D elements of one head.
-std::int64_t row_tensor_bytes(const Problem &problem, std::int64_t rows, annulus_dtype dtype);
+    int ranks_;
+    Problem rows_;
+    std::optional<SequencePlans> own_;
+    std::deque<Shared> shared_;
+    bool covers_rows_;
+};
 
 } // namespace annulus

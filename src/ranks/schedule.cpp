@@ -13,7 +13,7 @@ std::int64_t Message::total_rows() const {
 }
 
 std::vector<Message> make_messages(const ShardLayout &layout, int from, int to) {
-    Steps steps(call_steps);
+    Steps steps(call_planning_steps);
     return MessageMaker(layout, from, steps).make(from, to);
 }
 

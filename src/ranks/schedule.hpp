@@ -63,7 +63,7 @@ template <class Use> void for_each_row(const Plan &plan, const Message &message,
     }
 }
 
-// Returns the messages from one shard to another. May take call_steps.
+// Returns the messages from one shard to another. May take call_planning_steps.
 std::vector<Message> make_messages(const ShardLayout &layout, int from, int to);
 
 // The messages that a shard sends and receives at the same time.

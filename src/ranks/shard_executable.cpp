@@ -9,7 +9,7 @@
 
 namespace annulus {
 
-ShardExecutable::ShardExecutable(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
+ShardExecutable::ShardExecutable(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
                                  const Limits &limits)
     : plan_(plan), pass_(pass), device_(device) {
     if (plan.local().problem().queries.length == 0)
@@ -89,7 +89,7 @@ void ShardRun::attend_to_received_keys(std::size_t round) {
     }
 }
 
-void ShardRun::finish_received_keys(std::size_t round) {
+void ShardRun::run_rest_of_received_keys(std::size_t round) {
     const std::vector<ReceiveSlots> &received = shard_.memory_.rounds[round].received;
     if (!received.empty())
         shard_.executables_[next_executable_ - 1]->run_rest(received_tensors(received.back()),
@@ -97,14 +97,14 @@ void ShardRun::finish_received_keys(std::size_t round) {
                                                             engine_workspace_, stream_);
 }
 
-void ShardRun::finish_own_keys() {
+void ShardRun::run_rest_of_own_keys() {
     if (rounds() > 0)
         shard_.executables_.front()->run_rest(tensors_, shard_.memory_.own, engine_workspace_, stream_);
 }
 
 void ShardRun::write_outputs() {
     if (rounds() > 0)
-        shard_.executables_.front()->finish(tensors_, shard_.memory_.own, stream_);
+        shard_.executables_.front()->write_unfinished(tensors_, shard_.memory_.own, stream_);
 }
 
 RowView ShardRun::own_rows(const annulus_tensor &tensor) const {

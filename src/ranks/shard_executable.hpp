@@ -6,8 +6,8 @@
 
 #include "engine/engine.hpp"
 #include "ranks/message_copier.hpp"
-#include "ranks/rank_memory.hpp"
-#include "ranks/rank_plan.hpp"
+#include "ranks/shard_memory.hpp"
+#include "ranks/shard_plan.hpp"
 #include "transport/transport.hpp"
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace annulus {
 class ShardExecutable {
   public:
     // `plan` and `device` outlive it.
-    ShardExecutable(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
+    ShardExecutable(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
                     const Limits &limits);
 
     // Return why the engine cannot serve the shard, or cannot take its tensors; null if it can. Every engine can take
@@ -55,7 +55,7 @@ class ShardExecutable {
     const RowPair &returning_gradients(std::size_t round, const ReceiveSlots &slots) const;
     void prepare(const Plan &plan, KeyScope scope, const Engine &engine, const Limits &limits);
 
-    const RankPlan &plan_;
+    const ShardPlan &plan_;
     const annulus_pass pass_;
     Device &device_;
     // - None if the shard is empty.
@@ -64,7 +64,7 @@ class ShardExecutable {
     std::vector<std::unique_ptr<Executable>> executables_;
     const char *refusal_ = nullptr;
     std::size_t bytes_ = 0; // of workspace: memory_, then the workspace that the executables share
-    RankMemory memory_;
+    ShardMemory memory_;
 };
 
 class ShardRun;
@@ -95,12 +95,12 @@ class ShardRun {
     std::size_t rounds() const { return shard_.rounds(); }
 
     // The following functions compute on the call's stream. Work that no other rank waits for comes later:
-    // finish_received_keys() does a round's before the next round begins, finish_own_keys() does that of the own keys
-    // after all rounds.
+    // run_rest_of_received_keys() does a round's before the next round begins, run_rest_of_own_keys() does that of the
+    // own keys after all rounds.
     void attend_to_own_keys();
     void attend_to_received_keys(std::size_t round); // called in the order of the rounds
-    void finish_received_keys(std::size_t round);
-    void finish_own_keys();
+    void run_rest_of_received_keys(std::size_t round);
+    void run_rest_of_own_keys();
     void write_outputs();
 
     // The following functions work on the stream for messages. The first two add a round's messages to the batch.

@@ -23,14 +23,14 @@
 
 namespace annulus {
 
-SharedSequence::SharedSequence(const RankPlans::Shared &shared, annulus_pass pass, const Engine &engine, Device &device,
+SharedSequence::SharedSequence(const RankPlan::Shared &shared, annulus_pass pass, const Engine &engine, Device &device,
                                const Limits &limits)
     : shared_(shared), pass_(pass), device_(device) {
     Limits shard_limits = limits;
     if (limits.workspace_limit)
         shard_limits.workspace_limit = std::max<std::uint64_t>(1, limits.workspace_limit / shared.shards.size());
     std::size_t rounds = 0;
-    for (const RankPlans::Shard &shard : shared.shards) {
+    for (const RankPlan::Shard &shard : shared.shards) {
         ShardExecutable &executable = shards_.emplace_back(shard.plan, pass, engine, device, shard_limits);
         if (executable.refusal())
             return;
@@ -90,7 +90,7 @@ const char *SharedSequence::refusal() const {
 
 void SharedSequence::take_shard(std::size_t shard, const CallTensors &tensors, const Problem &rows,
                                 std::optional<SequenceTensors> &shard_tensors) const {
-    const RankPlans::Shard &own = shared_.shards[shard];
+    const RankPlan::Shard &own = shared_.shards[shard];
     Problem placed = rows;
     placed.queries.start = placed.keys.start = own.position_of_row_0;
     shard_tensors.emplace(tensors, pass_, placed, shared_.sequence, own.plan.local().problem());
@@ -156,7 +156,7 @@ class SharedSequence::Rounds {
         for (std::optional<ShardRun> &run : runs_)
             run->attend_to_own_keys();
         if (rounds > 1) // the first returned gradients are added to them before the last round
-            finish_own_keys();
+            run_rest_of_own_keys();
         for (std::size_t i = 0; i < rounds; ++i) {
             if (returns && i >= 2)
                 finish_return(i - 2);
@@ -167,15 +167,15 @@ class SharedSequence::Rounds {
                 start(i + 1);
             for_each_in(i, [&](ShardRun &run) { run.attend_to_received_keys(i); });
             if (i + 1 < rounds)
-                finish_received_keys(i);
+                run_rest_of_received_keys(i);
         }
         if (returns && rounds > 0) {
             if (rounds >= 2)
                 finish_return(rounds - 2);
             start_return(rounds - 1);
-            finish_received_keys(rounds - 1);
+            run_rest_of_received_keys(rounds - 1);
             if (rounds == 1)
-                finish_own_keys();
+                run_rest_of_own_keys();
             finish_return(rounds - 1);
         }
         if (rounds > 0)
@@ -261,13 +261,13 @@ class SharedSequence::Rounds {
         }
     }
 
-    void finish_received_keys(std::size_t i) {
-        for_each_in(i, [&](ShardRun &run) { run.finish_received_keys(i); });
+    void run_rest_of_received_keys(std::size_t i) {
+        for_each_in(i, [&](ShardRun &run) { run.run_rest_of_received_keys(i); });
     }
 
-    void finish_own_keys() {
+    void run_rest_of_own_keys() {
         for (std::optional<ShardRun> &run : runs_)
-            run->finish_own_keys();
+            run->run_rest_of_own_keys();
     }
 
     void start(std::size_t i) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "engine/sequence_executables.hpp"
-#include "ranks/rank_plans.hpp"
+#include "ranks/rank_plan.hpp"
 #include "ranks/shard_executable.hpp"
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace annulus {
 class SharedSequence {
   public:
     // `shared` and `device` outlive it.
-    SharedSequence(const RankPlans::Shared &shared, annulus_pass pass, const Engine &engine, Device &device,
+    SharedSequence(const RankPlan::Shared &shared, annulus_pass pass, const Engine &engine, Device &device,
                    const Limits &limits);
 
     // The same as ShardExecutable's, over all of the rank's shards. `rows` has the windows of the tensors.
@@ -48,7 +48,7 @@ class SharedSequence {
     void take_shard(std::size_t shard, const CallTensors &tensors, const Problem &rows,
                     std::optional<SequenceTensors> &shard_tensors) const;
 
-    const RankPlans::Shared &shared_;
+    const RankPlan::Shared &shared_;
     const annulus_pass pass_;
     Device &device_;
     std::deque<ShardExecutable> shards_;

@@ -16,7 +16,7 @@ namespace annulus {
 //
 // An estimate must answer at once, or fail. A call's limit only stops planning that would hardly end: its last kind of
 // steps are rows that it sends or receives, and the transfer takes longer than the steps.
-constexpr std::int64_t estimate_steps = std::int64_t{1} << 21, call_steps = std::int64_t{1} << 36;
+constexpr std::int64_t estimate_planning_steps = std::int64_t{1} << 21, call_planning_steps = std::int64_t{1} << 36;
 
 // Further steps of a message, for its allocations.
 constexpr std::int64_t steps_per_message = 16;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/schedule_checks.hpp"
 
-#include "ranks/rank_plan.hpp"
+#include "ranks/shard_plan.hpp"
 #include "support/mask.hpp"
 #include "support/plan.hpp"
 
@@ -151,9 +151,9 @@ std::set<int> expected_hops(const Problem &problem, const std::vector<Window> &s
 void expect_schedules(const Problem &problem, const Shards &shards, annulus_exchange exchange, const Wanted &wanted) {
     const int ranks = static_cast<int>(shards.pieces.size());
     const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), shards, exchange);
-    std::deque<RankPlan> plans;
+    std::deque<ShardPlan> plans;
     for (int rank = 0; rank < ranks; ++rank) {
-        Steps steps(call_steps);
+        Steps steps(call_planning_steps);
         plans.emplace_back(layout, rank, steps);
     }
     const annulus_exchange chosen = layout.exchange();

@@ -167,7 +167,7 @@ TEST_P(Random, PlansWithinSteps) {
         const Shards shards = make_shards(generator.lengths(problem.length));
         const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), shards, ANNULUS_EXCHANGE_RING);
         const int rank = static_cast<int>(shards.pieces.size()) / 2;
-        Steps enough(call_steps);
+        Steps enough(call_planning_steps);
         const Schedule whole(layout, rank, enough);
         for (std::int64_t steps = 8; steps < 1 << 17; steps *= 4) {
             try {

@@ -185,7 +185,7 @@ std::int64_t rows_on_all_ranks(const Problem &problem) {
     const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), shards, ANNULUS_EXCHANGE_AUTO);
     std::int64_t total = 0;
     for (int rank = 0; rank < many_ranks; ++rank) {
-        Steps steps(call_steps);
+        Steps steps(call_planning_steps);
         const Schedule schedule(layout, rank, steps);
         for (const Round &round : schedule.rounds())
             for (const Message *message : round.sends)
@@ -222,7 +222,7 @@ TEST(ABillionTokens, OnFourThousandRanks) {
     const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), make_shards(even_lengths(billion, 4096)),
                              ANNULUS_EXCHANGE_AUTO);
     EXPECT_EQ(layout.exchange(), ANNULUS_EXCHANGE_GATHER);
-    Steps steps(estimate_steps);
+    Steps steps(estimate_planning_steps);
     EXPECT_NO_THROW(Schedule(layout, 2048, steps));
 }
 

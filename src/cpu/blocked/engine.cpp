@@ -36,7 +36,7 @@ template <class T> class BlockedExecutable final : public Executable {
             backward<T>(plan_, scope_, tensors, partial, workspace, threads_);
     }
 
-    void finish(const CallTensors &tensors, const PartialResults &partial, void *) override {
+    void write_unfinished(const CallTensors &tensors, const PartialResults &partial, void *) override {
         if (pass_ == ANNULUS_PASS_FORWARD)
             finish_forward<T>(plan_, tensors, partial, threads_);
         else
@@ -130,6 +130,13 @@ Preparation prepare_side_by_side(const SequencePlans &plans, annulus_pass pass, 
 
 } // namespace
 
-const Engine cpu_engine{ANNULUS_ENGINE_CPU, ANNULUS_DEVICE_CPU, true, prepare, clear_rows, prepare_side_by_side};
+const Engine cpu_engine{
+    .id = ANNULUS_ENGINE_CPU,
+    .device = ANNULUS_DEVICE_CPU,
+    .has_key_scopes = true,
+    .prepare = prepare,
+    .clear = clear_rows,
+    .prepare_sequences = prepare_side_by_side,
+};
 
 } // namespace annulus

@@ -269,6 +269,12 @@ Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope, Device &, con
 
 } // namespace
 
-const Engine reference_engine{ANNULUS_ENGINE_REFERENCE, ANNULUS_DEVICE_CPU, false, prepare, clear_rows};
+const Engine reference_engine{
+    .id = ANNULUS_ENGINE_REFERENCE,
+    .device = ANNULUS_DEVICE_CPU,
+    .has_key_scopes = false,
+    .prepare = prepare,
+    .clear = clear_rows,
+};
 
 } // namespace annulus

@@ -55,7 +55,7 @@ template <class Architecture> class FusedBackward final : public Executable {
 
     // Writes the partial results to the caller's tensors. The part with the own keys has already written the rows that
     // it finished.
-    void finish(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
+    void write_unfinished(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         const Problem &problem = call.problem();
         PartialGradients all = call.partial.gradients;

@@ -85,12 +85,24 @@ Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Devi
 } // namespace
 
 #ifdef ANNULUS_HAVE_SM90
-const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true,
-                          prepare<Sm90>,        clear_device_rows,   prepare_together<Sm90, fused_engine>};
+const Engine fused_engine{
+    .id = ANNULUS_ENGINE_FUSED,
+    .device = ANNULUS_DEVICE_CUDA,
+    .has_key_scopes = true,
+    .prepare = prepare<Sm90>,
+    .clear = clear_device_rows,
+    .prepare_sequences = prepare_together<Sm90, fused_engine>,
+};
 #endif
 #ifdef ANNULUS_HAVE_MMA
-const Engine mma_engine{ANNULUS_ENGINE_MMA, ANNULUS_DEVICE_CUDA, true,
-                        prepare<mma::Mma>,  clear_device_rows,   prepare_together<mma::Mma, mma_engine>};
+const Engine mma_engine{
+    .id = ANNULUS_ENGINE_MMA,
+    .device = ANNULUS_DEVICE_CUDA,
+    .has_key_scopes = true,
+    .prepare = prepare<mma::Mma>,
+    .clear = clear_device_rows,
+    .prepare_sequences = prepare_together<mma::Mma, mma_engine>,
+};
 #endif
 
 } // namespace annulus

@@ -63,7 +63,7 @@ template <class Architecture> class FusedForward final : public Executable {
         }
     }
 
-    void finish(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
+    void write_unfinished(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         write_unfinished_outputs(call.problem().dtype, outputs(call, call.partial.state, call.partial.o, {}),
                                  call.stream);

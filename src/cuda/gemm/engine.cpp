@@ -126,7 +126,7 @@ class GemmExecutable final : public Executable {
             recompute_partial_results(run);
     }
 
-    void finish(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
+    void write_unfinished(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         const RowContext rows = call.row_context(nullptr, nullptr);
         if (pass_ == ANNULUS_PASS_FORWARD)
@@ -220,6 +220,12 @@ Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device 
 
 } // namespace
 
-const Engine gemm_engine{ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, true, prepare, clear_device_rows};
+const Engine gemm_engine{
+    .id = ANNULUS_ENGINE_GEMM,
+    .device = ANNULUS_DEVICE_CUDA,
+    .has_key_scopes = true,
+    .prepare = prepare,
+    .clear = clear_device_rows,
+};
 
 } // namespace annulus

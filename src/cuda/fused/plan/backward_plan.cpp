@@ -76,7 +76,7 @@ void try_storing_ds(const Plan &plan, KeyScope scope, const BackwardShapes &shap
 
 // Splits the branches of one or both sides, for the part of a call with its own keys. Returns false if neither side is
 // split.
-bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, BackwardPlan &result) {
+bool split_own_keys(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, BackwardPlan &result) {
     for (const Side which : {Side::queries, Side::keys}) {
         SideGrids &side = result.side_grids(which);
         if (!may_write_rows(plan.problem(), which))
@@ -177,7 +177,7 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
     if (scope == KeyScope::all_keys)
         is_split = plan.problem().gradients.are_plain() && try_splitting(plan, shapes, multiprocessors, limit, result);
     else if (scope == KeyScope::own_keys)
-        is_split = split_part(plan, shapes, multiprocessors, result);
+        is_split = split_own_keys(plan, shapes, multiprocessors, result);
     if (!is_split && shapes.storing != StoringKernels::none && !plan.problem().gradients.only_v)
         try_storing_ds(plan, scope, shapes, multiprocessors, limit, result);
     return result;

@@ -95,7 +95,7 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
 
 struct BackwardMemory {
     float *lse_log2, *delta;     // [B, H, queries]
-    BranchPlan *branches;        // null unless causal
+    BranchPlan *branches;        // null unless causal or keys count once
     unsigned *flag_and_counters; // start at 0: whether a result is NaN or infinite, then the counters of each launch
     std::size_t counter_count;
     int *has_nonfinite;       // the flag; null unless causal

@@ -86,7 +86,7 @@ class StepWriter {
 
     // Adds a step that writes zeros to a side's rows that the launches leave out, unless the launches clear these rows.
     // Returns whether the first launch sets its rows.
-    bool prepare(Side which, bool launches_clear) {
+    bool add_clearing(Side which, bool launches_clear) {
         const SideGrids &side = result_.side_grids(which);
         // The gradients of keys of another rank are set by each part.
         const bool sets = !has_other_keys(scope_) || which == Side::keys;
@@ -144,12 +144,12 @@ class StepWriter {
         if (side.parts)
             return write_split(Side::queries, [&](const Launch &part) { launch(Side::queries, Gradients::d_q, part); });
         if (side.is_split) {
-            for (const Launch &part : split_part_launches)
+            for (const Launch &part : own_keys_split_launches)
                 launch(Side::queries, Gradients::d_q, part);
             return;
         }
         const bool clears = launches_clear(Side::queries);
-        bool sets = prepare(Side::queries, clears);
+        bool sets = add_clearing(Side::queries, clears);
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
             pack(Side::queries, i);
             launch(Side::queries, Gradients::d_q, {i, {}, destination(side, sets), 0, {0, clears ? 1 : 0}});
@@ -163,12 +163,12 @@ class StepWriter {
         if (side.parts) // each head of K has one head of Q
             return write_split(Side::keys, [&](const Launch &part) { launch_key_kernels(part); });
         if (side.is_split) {
-            for (const Launch &part : split_part_launches)
+            for (const Launch &part : own_keys_split_launches)
                 launch_key_kernels(part);
             return;
         }
         const bool clears = launches_clear(Side::keys);
-        bool sets = prepare(Side::keys, clears);
+        bool sets = add_clearing(Side::keys, clears);
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
             pack(Side::keys, i);
             for (int member = 0; member < group(); ++member) {
@@ -206,7 +206,7 @@ class StepWriter {
         const StoredTurns &turns = result_.stored->layout.turns;
         const bool clears =
             launches_clear(Side::queries) && launches_clear(Side::keys) && problem_.queries == problem_.keys;
-        const bool sets_queries = prepare(Side::queries, clears), sets_keys = prepare(Side::keys, clears);
+        const bool sets_queries = add_clearing(Side::queries, clears), sets_keys = add_clearing(Side::keys, clears);
         const std::vector<GridPart> launches = storing_launches();
         const auto count = static_cast<int>(launches.size());
         for (int i = 0; i < count; ++i) {
@@ -238,7 +238,8 @@ class StepWriter {
 
     void write_stored_ds() {
         const bool queries_clear = launches_clear(Side::queries), keys_clear = launches_clear(Side::keys);
-        const bool sets_queries = prepare(Side::queries, queries_clear), sets_keys = prepare(Side::keys, keys_clear);
+        const bool sets_queries = add_clearing(Side::queries, queries_clear),
+                   sets_keys = add_clearing(Side::keys, keys_clear);
         const std::vector<GridPart> launches = storing_launches();
         const auto count = static_cast<int>(launches.size());
         for (int i = 0; i < count; ++i) {

@@ -72,10 +72,10 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
 
 // Plans the part of a call with its own keys if the branches are split. The launches use the partial results of the
 // call.
-ForwardPlan plan_split_part(const Plan &plan, std::vector<PlannedGrid> grids) {
+ForwardPlan plan_split_own_keys(const Plan &plan, std::vector<PlannedGrid> grids) {
     ForwardPlan result;
     result.grids = std::move(grids);
-    for (const Launch &launch : split_part_launches)
+    for (const Launch &launch : own_keys_split_launches)
         result.steps.push_back({ForwardAction::attend, launch});
     add_recomputing(result.steps, plan, ForwardAction::recompute_outputs);
     add_recomputing(result.steps, plan, ForwardAction::recompute_partial_outputs);
@@ -110,7 +110,7 @@ ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGr
     else if (!are_over_sequences(grids))
         split = split_branches(grids, plan, GridResult::outputs, shape, multiprocessors, max_grids(scope));
     if (split && scope == KeyScope::own_keys)
-        return plan_split_part(plan, std::move(split->grids));
+        return plan_split_own_keys(plan, std::move(split->grids));
     ForwardPlan result = plan_grids(plan, scope, std::move(grids), shape);
     if (!split || scope != KeyScope::all_keys)
         return result;

@@ -51,7 +51,7 @@ ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGr
                          int multiprocessors, std::uint64_t limit);
 
 struct ForwardMemory {
-    BranchPlan *branches;      // null unless causal
+    BranchPlan *branches;      // null unless causal or keys count once
     unsigned *counters;        // start at 0: tiles taken, for each launch, then whether a result is NaN or infinite
     std::size_t counter_count; // number of all counters
     int *has_nonfinite;        // the last counter; null unless causal

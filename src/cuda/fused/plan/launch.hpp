@@ -91,12 +91,12 @@ template <class Use> void for_parts(int all, int part, const Use &use) {
 
 // The launches over a call's own keys with split branches. There are only two: nothing clears the partial results,
 // which all rows share, before.
-inline constexpr Launch split_part_launches[] = {{0, {}, Destination::set_partial},
-                                                 {1, {}, Destination::outputs_or_partial_with_partial}};
+inline constexpr Launch own_keys_split_launches[] = {{0, {}, Destination::set_partial},
+                                                     {1, {}, Destination::outputs_or_partial_with_partial}};
 
 // Returns how many grids may share the branches of a call, or of the part with its own keys.
 constexpr std::size_t max_grids(KeyScope scope) {
-    return scope == KeyScope::own_keys ? std::size(split_part_launches) : std::numeric_limits<std::size_t>::max();
+    return scope == KeyScope::own_keys ? std::size(own_keys_split_launches) : std::numeric_limits<std::size_t>::max();
 }
 
 // Calls use(launch) for the launches of a split grid of a whole call, part after part. A head has the rows of `window`.

@@ -16,7 +16,7 @@
 // meets, one arithmetic progression. A KV block is the keys of a range that one stage of the pipeline holds
 // (schedule/). Rows along a curve are called permuted.
 //
-// Grid. One CTA for each multiprocessor of the GPU. Each takes tiles (find_tile.cuh) until none are left: the first
+// CTAs. One for each multiprocessor of the GPU. Each takes tiles (find_tile.cuh) until none are left: the first
 // one by its index, each further one from a counter (tile_scheduler.cuh).
 //
 // Roles. Warpgroup 0 is the producer. Its warp 0 copies K and V by tensor maps, warp 1 is the tile scheduler, warps 2
@@ -24,11 +24,11 @@
 // one: warps 0 and 3 copy a half of each KV block each, warp 2 copies Q, and warps 1 and 2 clear rows. The other
 // warpgroups are consumers; each computes a row block of 64 queries.
 //
-// Shared memory, for each barrier who fills and who empties:
+// Shared memory, and the barriers of each ring: who arrives when a slot is full, and who when it is empty:
 //
-//     queries[query_slots]   row blocks of Q        query_full: their warps    query_empty: consumers' warps
-//     k, v[stages]           a block of K, of V     k_full, v_full: copies     k_empty, v_empty: consumers' warps
-//     tiles[2]               what is to be done     tile_full: warp 1          tile_empty: all other warps
+//     queries[query_slots]   row blocks of Q      query_full: warps 2 and 3         query_empty: consumers' warps
+//     k, v[stages]           a block of K, of V   k_full, v_full: tensor copies     k_empty, v_empty: consumers' warps
+//     tiles[2]               what is to be done   tile_full: warp 1                 tile_empty: all other warps
 //
 // Warp 0 tells warp 1 by tile_ending that few KV blocks of a tile are left to be copied. Rings are never reset. A
 // consumer stages O in its part of the slot of Q before it releases the slot. By programmatic dependent launch, a

@@ -106,8 +106,8 @@ template <class Traits> class ForwardConsumer {
             write(tile, queries, x);
     }
 
-    // Writes O, which is staged in the place of Q: since the warpgroup has passed the scheduler barrier, none of its
-    // products reads Q any more.
+    // Writes O, which is staged in the place of Q. The scheduler barrier comes after each warp has waited for its last
+    // S, so none of the warpgroup's products reads Q any more.
     __device__ __forceinline__ void write(const OwnTile &tile, std::uint32_t staging, Registers &x) const {
         grid_dependency_wait(); // results here may add to partial results of the launch before, or overwrite them
         ForwardEpilogue<Element, columns, Traits::consumers, Traits::order, FragmentThread<>>(params_, tile, row_block_,

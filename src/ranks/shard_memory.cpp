@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ranks/rank_memory.hpp"
+#include "ranks/shard_memory.hpp"
 
 #include "core/dtype_number.hpp"
 
@@ -28,7 +28,7 @@ void book_for_rounds(Workspace &workspace, std::size_t first, std::size_t step, 
 
 } // namespace
 
-void RankMemory::book(Workspace &workspace, const RankPlan &plan, annulus_pass pass) {
+void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass pass) {
     const Plan &local = plan.local();
     const Problem &problem = local.problem();
     const bool is_backward = pass == ANNULUS_PASS_BACKWARD;
@@ -106,7 +106,7 @@ void RankMemory::book(Workspace &workspace, const RankPlan &plan, annulus_pass p
     }
 }
 
-PartialResults RankMemory::partial_results(const ReceiveSlots &slots) const {
+PartialResults ShardMemory::partial_results(const ReceiveSlots &slots) const {
     PartialResults partial = own;
     partial.d_k = slots.gradients.tensors == 2 ? slots.gradients.first() : nullptr;
     partial.d_v = slots.gradients.second();

@@ -6,7 +6,7 @@
 #include "core/workspace.hpp"
 #include "engine/engine.hpp"
 #include "ranks/message_copier.hpp"
-#include "ranks/rank_plan.hpp"
+#include "ranks/shard_plan.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -49,7 +49,7 @@ struct RoundMemory {
     std::vector<MessageTable> tables, gradient_tables; // filled before rows, and before gradients, travel
 };
 
-struct RankMemory {
+struct ShardMemory {
     PartialResults own; // of the shard's queries; in backward also dK and dV of its own keys, or dV alone
     std::vector<RoundMemory> rounds;
 
@@ -57,7 +57,7 @@ struct RankMemory {
     // other round's tables overwrite it before the gradients return.
     bool shares_tables() const { return rounds.size() == 1; }
     // Books all memory anew. A second call allocates nothing on the host.
-    void book(Workspace &workspace, const RankPlan &plan, annulus_pass pass);
+    void book(Workspace &workspace, const ShardPlan &plan, annulus_pass pass);
     // Returns the partial results of the executable that attends to these keys.
     PartialResults partial_results(const ReceiveSlots &slots) const;
 };
