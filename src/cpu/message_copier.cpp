@@ -78,7 +78,7 @@ class CpuRowMover : public MessageCopier {
 
   private:
     static std::size_t row_bytes(const RowMove &move) {
-        return static_cast<std::size_t>(move.head_dim * dtype_bytes(move.dtype));
+        return static_cast<std::size_t>(std::int64_t{move.head_dim} * dtype_bytes(move.dtype));
     }
 };
 

@@ -85,7 +85,7 @@ class ShardLayout {
 
     // Returns the number of hops of the exchange `ring`. In a hop of some distance, shard i sends to shard
     // (i + distance) mod count. There are no hops for distances at which no shard has another in reach.
-    std::size_t hops() const { return static_cast<std::size_t>(forward_hops_ + backward_hops_); }
+    std::size_t hops() const { return static_cast<std::size_t>(std::int64_t{forward_hops_} + backward_hops_); }
     // Returns the number of the hop in which one shard sends to another.
     std::size_t hop(int from, int to) const {
         const int distance = to - from, around = distance > 0 ? distance : distance + static_cast<int>(reaches_.size());

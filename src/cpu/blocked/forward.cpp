@@ -134,7 +134,7 @@ template <class T> class BlockForward {
             // A row with keys, but only keys with the score -infinity, is NaN. It differs from a row without keys.
             const T sum = no_sum ? std::numeric_limits<T>::quiet_NaN() : s_.l[i];
             if (empty) // 0 in every dtype
-                std::memset(out[position], 0, static_cast<std::size_t>(d_ * dtype_bytes(out.dtype())));
+                std::memset(out[position], 0, static_cast<std::size_t>(std::int64_t{d_} * dtype_bytes(out.dtype())));
             else
                 vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, T{1} / sum, d_, out[position]);
             if (tensors_.lse)
