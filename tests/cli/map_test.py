@@ -167,8 +167,9 @@ class MapTest(ProgramTest):
                 found = points_of(self.draw("map.png", "--grid", columns).read_bytes()).astype(int)
                 place = math.ceil(800 / columns)  # pixels
                 scale = place * columns / 800
-                size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
-                height, width = (math.ceil(float(number) * scale) for number in size.groups()[::-1])
+                sizes = re.search(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()
+                width, height, *units = map(float, sizes)
+                np.testing.assert_allclose((width, height), np.multiply(units, scale), rtol=1e-5)
                 np.testing.assert_allclose(found.shape, (height, width, 3), atol=1)
 
                 nothing_drawn = np.ones(found.shape[:2], bool)

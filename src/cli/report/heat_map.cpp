@@ -59,7 +59,7 @@ Drawing draw(const HeatMap &map) {
     for (const std::string &text : map.lines)
         for (const std::string &words :
              lines_of(text, static_cast<std::size_t>((drawing.width - 2 * margin) / letter))) {
-            drawing.words.push_back({margin, top, words});
+            drawing.words.push_back({margin, top, words, {}});
             top += line;
         }
     const double bar_height = std::max(height, 200.0);
@@ -82,12 +82,14 @@ Drawing draw(const HeatMap &map) {
     for (int i = 0; i < ticks; ++i) {
         const double share = static_cast<double>(i) / (ticks - 1);
         const bool has_more = i + 1 == ticks && largest > scale_max;
-        drawing.words.push_back({x + bar + 6, top + bar_height * (1 - share) + 4,
-                                 number_text(scale_max * share, 3) + (has_more ? " or more" : "")});
+        drawing.words.push_back({x + bar + 6,
+                                 top + bar_height * (1 - share) + 4,
+                                 number_text(scale_max * share, 3) + (has_more ? " or more" : ""),
+                                 {}});
     }
-    drawing.words.push_back({x, top + bar_height + line, map.unit});
+    drawing.words.push_back({x, top + bar_height + line, map.unit, {}});
     if (std::ranges::any_of(map.values, [](double value) { return std::isnan(value); }))
-        drawing.words.push_back({margin, top + height + line, "grey: no position"});
+        drawing.words.push_back({margin, top + height + line, "grey: no position", {}});
     return drawing;
 }
 
