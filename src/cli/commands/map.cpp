@@ -5,18 +5,16 @@
 #include "cli/commands/attend_arrays.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/commands/context.hpp"
-#include "cli/commands/map_grid.hpp"
+#include "cli/commands/map_picture.hpp"
 #include "cli/commands/mass_job.hpp"
 #include "cli/commands/problem_options.hpp"
 #include "cli/commands/warnings.hpp"
 #include "cli/devices/memory.hpp"
 #include "cli/ranks/ranks.hpp"
-#include "cli/report/heat_map.hpp"
 #include "cli/report/text.hpp"
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -29,8 +27,7 @@ namespace {
 struct MapOptions {
     AttendFiles files;
     std::string heads = "each";
-    std::string picture;
-    GridOptions grid;
+    PictureOptions picture;
     PatternOptions pattern;
     ExecutionOptions execution;
     RankOptions ranks;
@@ -57,57 +54,42 @@ void store(const std::vector<double> &values, annulus_dtype dtype, void *to) {
                                [](double value) { return static_cast<float>(value); });
 }
 
-std::string text_of(double value) {
-    return number_text(value, 4);
-}
-
-Drawing draw_masses(const MapOptions &options, const Grid &grid, const std::vector<double> &means, std::int64_t heads,
-                    std::int64_t queries) {
-    const std::int64_t skip = options.grid.skip;
-    const std::vector<double> tiles(means.begin() + skip, means.end());
-    std::vector<double> sorted = tiles;
-    std::ranges::sort(sorted);
-    const auto largest = std::ranges::max_element(tiles);
-    const std::int64_t cell = grid.cells[static_cast<std::size_t>(largest - tiles.begin())];
-    HeatMap map{grid.columns, grid.spread(means, skip), {}, "attention mass"};
-    map.lines.push_back("Attention mass of " +
-                        counted(static_cast<std::int64_t>(tiles.size()), "position", "positions") + " on " +
-                        std::to_string(grid.columns) + " x " + std::to_string(grid.rows) + ", from " +
-                        counted(queries, "query", "queries") + ", mean of " + counted(heads, "head", "heads"));
-    map.lines.push_back(joined(options.pattern.labels(static_cast<std::int32_t>(heads)), " + ") +
-                        (options.pattern.causal ? ", causal" : ""));
-    map.lines.push_back("least " + text_of(sorted.front()) + ", median " + text_of(sorted[sorted.size() / 2]) +
-                        ", mean " +
-                        text_of(std::accumulate(tiles.begin(), tiles.end(), 0.0) / static_cast<double>(tiles.size())) +
-                        ", most " + text_of(*largest) + " in column " + std::to_string(cell % grid.columns) + ", row " +
-                        std::to_string(cell / grid.columns));
-    if (skip > 0)
-        map.lines.push_back(std::string("not drawn: position 0") + (skip > 1 ? " to " + std::to_string(skip - 1) : "") +
-                            ", with " + text_of(std::accumulate(means.begin(), means.begin() + skip, 0.0)) + " in all");
-    return draw(map);
-}
-
 void warn_of_unused(const MapOptions &options) {
-    if (options.picture.empty())
-        for (const auto &[option, is_given] : {std::pair("--grid", options.grid.width.has_value()),
-                                               {"--coordinates", !options.grid.coordinates.empty()},
-                                               {"--skip", options.grid.skip != 0}})
+    const PlaceOptions &places = options.picture.places;
+    if (options.picture.path.empty())
+        for (const auto &[option, is_given] : {std::pair("--grid", places.width.has_value()),
+                                               {"--coordinates", !places.coordinates.empty()},
+                                               {"--tile-size", places.tile_size.has_value()},
+                                               {"--skip", places.skip != 0},
+                                               {"--range", options.picture.range.has_value()}})
             if (is_given)
                 warn(std::string(option) + " is for --picture, and is not used without");
     if (options.files.out.empty() && options.heads != "each")
         warn("--heads is for --out, and is not used without");
 }
 
-void map(const MapOptions &options) {
-    if (options.files.out.empty() && options.picture.empty())
+MapNumbers numbers_of(const MapOptions &options, const Masses &masses, std::int64_t queries) {
+    return {masses.mean_of_heads(),
+            "Attention mass",
+            "attention mass",
+            "from " + counted(queries, "query", "queries") + ", mean of " + counted(masses.heads, "head", "heads"),
+            joined(options.pattern.labels(static_cast<std::int32_t>(masses.heads)), " + ") +
+                (options.pattern.causal ? ", causal" : ""),
+            true};
+}
+
+// Throws if options are missing or name the same files.
+void check_options(const MapOptions &options) {
+    if (options.files.out.empty() && options.picture.path.empty())
         throw bad_input("--out or --picture must be given");
-    std::optional<DrawingFormat> format;
-    if (!options.picture.empty())
-        format = format_of("--picture", options.picture);
     refuse_ranks_of_a_part(options.files, options.ranks);
     std::vector<NamedFile> read = options.files.inputs();
-    read.insert(read.end(), {{"--lse", options.files.lse}, {"--coordinates", options.grid.coordinates}});
-    check_outputs({{"--out", options.files.out}, {"--picture", options.picture}}, read);
+    read.insert(read.end(), {{"--lse", options.files.lse}, {"--coordinates", options.picture.places.coordinates}});
+    check_outputs({{"--out", options.files.out}, {"--picture", options.picture.path}}, read);
+}
+
+void map(const MapOptions &options) {
+    check_options(options);
     const bool is_mean = options.heads == "mean";
     const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
     ranks->in_each_process([&] {
@@ -119,11 +101,11 @@ void map(const MapOptions &options) {
             check_lse(lse_file.emplace("--lse", options.files.lse), inputs);
             lse = view(lse_file->data(), lse_file->dtype(), {masses.batch, masses.heads, inputs.q.shape[1]});
         }
-        std::optional<Grid> grid;
-        if (format) {
+        std::optional<MapPicture> picture;
+        if (!options.picture.path.empty()) {
             if (masses.batch != 1)
                 throw bad_input("--picture draws one batch entry; there are " + std::to_string(masses.batch));
-            grid = make_grid(options.grid, masses.keys);
+            picture.emplace(options.picture, masses.keys);
         }
         std::optional<OutputArray> out;
         const auto make_file = [&] {
@@ -158,12 +140,10 @@ void map(const MapOptions &options) {
         ranks->collect([&](int rank) { return masses.stretches(shards.ranges(rank)); });
         if (!ranks->has_rank_0())
             return;
-        const std::vector<double> means = masses.mean_of_heads();
         if (out)
-            store(is_mean ? means : masses.values, inputs.dtype_of_sums(), out->data());
-        if (grid)
-            write_file("--picture", options.picture,
-                       encoded(draw_masses(options, *grid, means, masses.heads, inputs.q.shape[1]), *format));
+            store(is_mean ? masses.mean_of_heads() : masses.values, inputs.dtype_of_sums(), out->data());
+        if (picture)
+            picture->write(numbers_of(options, masses, inputs.q.shape[1]));
         if (out)
             out->commit();
     });
@@ -190,21 +170,34 @@ void add_map_command(CLI::App &program) {
         .one_of({"each", "mean"})
         .value("each|mean")
         .group("Files");
-    add_file("--picture", options->picture,
+    add_file("--picture", options->picture.path,
              "Picture of the mean over the heads, of one batch entry, written as PNG or SVG, as its name ends", false);
-    command
-        .number<std::int64_t>("--grid", options->grid.width, 1, "The positions lie row by row on a grid with W columns")
+    PlaceOptions &places = options->picture.places;
+    command.number<std::int64_t>("--grid", places.width, 1, "The positions lie row by row on a grid with W columns")
         .value("W")
         .group("Picture");
     command
-        .file("--coordinates", options->grid.coordinates,
-              "Where each position lies: whole numbers x and y of each, on a grid of any step; a .npy file [tiles, "
-              "2] of int64 or int32, else lines of x,y")
+        .file("--coordinates", places.coordinates,
+              "Where each position lies: x and y of the upper left corner of its tile; a .npy file [tiles, 2] of any "
+              "float or integer dtype, else lines of x,y")
         .group("Picture");
     command
-        .number<std::int64_t>("--skip", options->grid.skip, 0,
+        .number("--tile-size", places.tile_size,
+                "Side of a tile, in the unit of --coordinates (default: the median distance of a tile to its nearest "
+                "neighbour)")
+        .value("X")
+        .group("Picture");
+    command
+        .number<std::int64_t>("--skip", places.skip, 0,
                               "Positions before the first one that is drawn, 1 for a class token (default: 0)")
         .value("K")
+        .group("Picture");
+    command
+        .parsed(
+            "--range",
+            [options = options.get()](const std::string &text) { options->picture.range = parse_color_range(text); },
+            "Numbers of the first and the last colour, or quantiles of what is drawn (default: 1%:99%)")
+        .value("LOW:HIGH")
         .group("Picture");
     add_dtype_option(command, options->files.dtype, "Convert Q and K to this dtype first");
     command
