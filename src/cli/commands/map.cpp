@@ -10,6 +10,7 @@
 #include "cli/commands/problem_options.hpp"
 #include "cli/commands/warnings.hpp"
 #include "cli/devices/memory.hpp"
+#include "cli/ranks/mpi_place.hpp"
 #include "cli/ranks/ranks.hpp"
 #include "cli/report/text.hpp"
 
@@ -27,6 +28,7 @@ namespace {
 struct MapOptions {
     AttendFiles files;
     std::string heads = "each";
+    std::string mass; // path; empty: masses are computed
     PictureOptions picture;
     PatternOptions pattern;
     ExecutionOptions execution;
@@ -78,8 +80,44 @@ MapNumbers numbers_of(const MapOptions &options, const Masses &masses, std::int6
             true};
 }
 
-// Throws if options are missing or name the same files.
+// Draws masses from a file.
+void draw_file(const MapOptions &options) {
+    const AttendFiles &files = options.files;
+    for (const auto &[option, is_given] : {std::pair("--q", !files.q.empty()),
+                                           {"--k", !files.k.empty()},
+                                           {"--lse", !files.lse.empty()},
+                                           {"--out", !files.out.empty()},
+                                           {"--heads", options.heads != "each"},
+                                           {"--dtype", !files.dtype.empty()},
+                                           {"--query-start", files.query_start.has_value()},
+                                           {"--starts", !files.starts.empty()},
+                                           {"--lengths", !files.lengths.empty()},
+                                           {"--ranks", options.ranks.count || mpi_place().count > 1},
+                                           {"--branch or --preset", options.pattern.is_given()}})
+        if (is_given)
+            throw bad_input(std::string("--mass is drawn as it is, and does not go with ") + option);
+    if (options.picture.path.empty())
+        throw bad_input("--mass is for --picture, which must be given");
+    check_outputs({{"--picture", options.picture.path}},
+                  {{"--mass", options.mass}, {"--coordinates", options.picture.places.coordinates}});
+    const NpyNumbers array = read_npy_numbers("--mass", options.mass);
+    const std::size_t dimensions = array.shape.size();
+    if (dimensions < 1 || dimensions > 3 || (dimensions == 3 && array.shape[0] != 1) || array.numbers.empty())
+        throw bad_input("--mass '" + options.mass + "': the array must be [N], [H, N] or [1, H, N], and not be empty");
+    const auto keys = static_cast<std::size_t>(array.shape.back()), rows = array.numbers.size() / keys;
+    std::vector<double> means(keys);
+    for (std::size_t i = 0; i < array.numbers.size(); ++i)
+        means[i % keys] += array.numbers[i] / static_cast<double>(rows);
+    const MapPicture picture(options.picture, std::ssize(means));
+    picture.write({std::move(means), "Masses", "as in the file",
+                   "mean of " + counted(static_cast<std::int64_t>(rows), "row", "rows") + " of a file", "", false});
+}
+
+// Throws if options for computing masses are missing or name the same files.
 void check_options(const MapOptions &options) {
+    for (const auto &[option, path] : {std::pair("--q", &options.files.q), {"--k", &options.files.k}})
+        if (path->empty())
+            throw bad_input(std::string(option) + " is required, except with --mass");
     if (options.files.out.empty() && options.picture.path.empty())
         throw bad_input("--out or --picture must be given");
     refuse_ranks_of_a_part(options.files, options.ranks);
@@ -89,6 +127,8 @@ void check_options(const MapOptions &options) {
 }
 
 void map(const MapOptions &options) {
+    if (!options.mass.empty())
+        return draw_file(options);
     check_options(options);
     const bool is_mean = options.heads == "mean";
     const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
@@ -157,13 +197,15 @@ void add_map_command(CLI::App &program) {
         program, "map",
         "Say how much each key is attended to: the attention mass, the sum over the queries of the probabilities "
         "that they give it, of Q and K in .npy files as attend takes them; as an array, as a picture, or both.");
-    const auto add_file = [&](const char *name, std::string &path, const char *help, bool required) {
-        command.file(name, path, help).required(required).group("Files");
+    const auto add_file = [&](const char *name, std::string &path, const char *help) {
+        command.file(name, path, help).group("Files");
     };
-    add_file("--q", options->files.q, "Queries, read", true);
-    add_file("--k", options->files.k, "Keys [B, N, G, D], G dividing H, read", true);
-    add_file("--lse", options->files.lse, "LSE that attend wrote for them, read; without, it is computed first", false);
-    add_file("--out", options->files.out, "Masses [B, H, N], written; float32, or float64 when the inputs are", false);
+    add_file("--q", options->files.q, "Queries, read");
+    add_file("--k", options->files.k, "Keys [B, N, G, D], G dividing H, read");
+    add_file("--lse", options->files.lse, "LSE that attend wrote for them, read; without, it is computed first");
+    add_file("--mass", options->mass,
+             "Masses [N], [H, N] or [1, H, N], read and drawn as they are, in place of --q and --k");
+    add_file("--out", options->files.out, "Masses [B, H, N], written; float32, or float64 when the inputs are");
     command
         .text("--heads", options->heads,
               "Write the masses of each head, or their mean over the heads, [B, N] (default: each)")
@@ -171,7 +213,7 @@ void add_map_command(CLI::App &program) {
         .value("each|mean")
         .group("Files");
     add_file("--picture", options->picture.path,
-             "Picture of the mean over the heads, of one batch entry, written as PNG or SVG, as its name ends", false);
+             "Picture of the mean over the heads, of one batch entry, written as PNG or SVG, as its name ends");
     PlaceOptions &places = options->picture.places;
     command.number<std::int64_t>("--grid", places.width, 1, "The positions lie row by row on a grid with W columns")
         .value("W")
