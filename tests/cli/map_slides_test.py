@@ -5,7 +5,8 @@ import base64
 import io
 import re
 
-from program import ProgramTest, np, run, save
+from program import ProgramTest, load, np, rounded, run, save
+import oracle
 import tap
 
 try:
@@ -15,6 +16,8 @@ except ImportError:
 
 GREY = [0xaf, 0xb8, 0xc1]
 LEVELS = 3  # of 255, by which a colour may differ: the bar has 256 shades, and axes have six digits
+BRANCHES = [{"w": 64, "r": 1}, {"w": 256, "r": 4}]
+PATTERN = ["--branch", "64:1", "--branch", "256:4"]
 
 
 def points_of(png):
@@ -257,6 +260,70 @@ class SlidesTest(ProgramTest):
         seen = np.delete(np.arange(len(at)), 3)
         self.assert_drawn(picture, at[seen], np.minimum(values[seen], 2), 512, (0, 2))
 
+    def save_planted(self, tokens=401, heads=4):
+        """Saves q.npy and k.npy of a class token and tiles, of which some are looked at more. Returns which ones."""
+        at = np.stack(np.meshgrid(np.arange(20), np.arange(20)), -1).reshape(-1, 2)
+        q, k = (self.random.standard_normal((tokens, heads, 16)).astype(np.float32) * 0.2 for _ in range(2))
+        q += 0.7
+        blob = ((at - [12, 6]) ** 2).sum(1) < 16
+        k[1:][blob] += 0.4
+        save(self.path("q.npy"), q)
+        save(self.path("k.npy"), k)
+        np.save(self.path("tiles.npy"), np.rint(at * 253.4).astype(np.uint16))
+        return q, k, blob
+
+    def relative(self, *options, q_and_k=("q.npy", "k.npy")):
+        return ["--q", self.path(q_and_k[0]), "--k", self.path(q_and_k[1]), *PATTERN, "--relative", *options]
+
+    def test_ratio_to_what_the_pattern_explains(self):
+        q, k, blob = self.save_planted()
+        for options, arguments in (([], {}), (["--causal"], {"causal": True}), (["--scale", 0.5], {"scale": 0.5}),
+                                   (["--padding", "zero-keys"], {"zero_keys": True}), (["--ranks", 2], {})):
+            masses = oracle.mass(q[None], k[None], BRANCHES, **arguments)[0]
+            expected = oracle.mass(q[None] * 0, k[None], BRANCHES, **arguments)[0]
+            for heads, wanted in (("each", masses / expected), ("mean", masses.mean(0) / expected.mean(0))):
+                with self.subTest(options=options, heads=heads):
+                    result = run("map", *self.relative(*options, "--heads", heads, "--out", self.path("ratio.npy")))
+                    self.assert_done(result)
+                    np.testing.assert_allclose(load(self.path("ratio.npy"))[0], wanted, rtol=2e-5)
+        ratio = wanted[1:]
+        self.assertGreater(ratio[blob].mean() / ratio[~blob].mean(), 1.2)
+        picture = self.picture(*self.relative("--coordinates", self.path("tiles.npy"), "--skip", 1))
+        self.assertIn("mass / expected", [text for *_, text in picture.text])
+        self.assertIn("not drawn: position 0", picture.lines)
+        self.assert_drawn(picture, np.load(self.path("tiles.npy")), ratio, 253)
+        # The range of colours holds what was planted: the regions are as far apart as in the arrays.
+        low, high = picture.range()
+        across, down = picture.edges()
+        at = np.load(self.path("tiles.npy")) + 126.0
+        seen = picture.points[np.searchsorted(down, at[:, 1]) - 1, np.searchsorted(across, at[:, 0]) - 1]
+        numbers = low + (high - low) * np.array(
+            [abs(picture.shades - color).sum(1).argmin() for color in seen]) / (len(picture.shades) - 1)
+        clipped = np.clip(ratio, low, high)
+        np.testing.assert_allclose(numbers[blob].mean() / numbers[~blob].mean(),
+                                   clipped[blob].mean() / clipped[~blob].mean(), rtol=0.01)
+
+    def test_ratio_in_every_dtype(self):
+        q, k, _ = self.save_planted()
+        for dtype, tolerance in (("float64", 1e-12), ("float16", 2e-3), ("bfloat16", 1.6e-2)):
+            masses, expected = (oracle.mass(x[None], rounded(k, dtype)[None], BRANCHES)[0] for x in (rounded(q, dtype), q * 0))
+            self.assert_done(run("map", *self.relative("--dtype", dtype, "--out", self.path("ratio.npy"))))
+            np.testing.assert_allclose(load(self.path("ratio.npy"))[0], masses / expected, rtol=tolerance)
+
+    def test_ratio_of_chosen_queries_and_of_sequences(self):
+        q, k, _ = self.save_planted()
+        save(self.path("one.npy"), q[:1])
+        self.assert_done(run("map", *self.relative("--query-start", 0, "--out", self.path("ratio.npy"),
+                                                   q_and_k=("one.npy", "k.npy"))))
+        masses, expected = (oracle.mass(x[None, :1], k[None], BRANCHES, query_start=0)[0] for x in (q, q * 0))
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(load(self.path("ratio.npy"))[0], masses / expected, rtol=2e-5)
+        self.assertTrue((expected == 0).any())
+        self.assert_done(run("map", *self.relative("--starts", "0,150,401", "--out", self.path("ratio.npy"))))
+        for begin, end in ((0, 150), (150, 401)):
+            masses, expected = (oracle.mass(x[None, begin:end], k[None, begin:end], BRANCHES)[0] for x in (q, q * 0))
+            np.testing.assert_allclose(load(self.path("ratio.npy"))[0][:, begin:end], masses / expected, rtol=2e-5)
+
     def assert_no_picture(self, says, *options):
         before = self.names()
         result = run("map", "--picture", self.path("map.png"), *options)
@@ -308,7 +375,7 @@ class SlidesTest(ProgramTest):
         for text in ("1", "1:", "2:1", "1:1", "a:b", "1%:1%", "9%:1%", "-1%:50%", "1%:101%", "1:2:3", "nan:1", "0:inf", "%:1"):
             self.assert_no_picture(f"--range {text}: must be LOW:HIGH", *mass, *tiles, "--range=" + text)
         self.assert_no_picture("--range: the lower end is 5 and the upper one 3.99", *mass, *tiles, "--range", "5:99%")
-        for options in (["--q", "q.npy"], ["--k", "k.npy"], ["--lse", "l.npy"], ["--out", self.path("o.npy")],
+        for options in (["--q", "q.npy"], ["--k", "k.npy"], ["--lse", "l.npy"], ["--out", self.path("o.npy")], ["--relative"],
                         ["--heads", "mean"], ["--dtype", "float32"], ["--query-start", 0], ["--starts", "0,3"],
                         ["--lengths", "3"], ["--ranks", 2], ["--causal"], ["--branch", "8:1"]):
             self.assert_no_picture("--mass is drawn as it is, and does not go with --", *mass, *tiles, *options)

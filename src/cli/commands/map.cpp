@@ -15,6 +15,8 @@
 #include "cli/report/text.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +30,7 @@ namespace {
 struct MapOptions {
     AttendFiles files;
     std::string heads = "each";
+    bool is_relative = false;
     std::string mass; // path; empty: masses are computed
     PictureOptions picture;
     PatternOptions pattern;
@@ -56,6 +59,17 @@ void store(const std::vector<double> &values, annulus_dtype dtype, void *to) {
                                [](double value) { return static_cast<float>(value); });
 }
 
+// A scale with which all scores are equal: the exponential of scores up to 1e13 times it is 1 in float64. The fused
+// kernels take no scale of 0.
+constexpr double almost_zero = 1e-30;
+
+// Returns the quotients, NaN for 0 / 0.
+std::vector<double> ratios(const std::vector<double> &masses, const std::vector<double> &expected) {
+    std::vector<double> ratios;
+    std::ranges::transform(masses, expected, std::back_inserter(ratios), std::divides());
+    return ratios;
+}
+
 void warn_of_unused(const MapOptions &options) {
     const PlaceOptions &places = options.picture.places;
     if (options.picture.path.empty())
@@ -70,14 +84,74 @@ void warn_of_unused(const MapOptions &options) {
         warn("--heads is for --out, and is not used without");
 }
 
-MapNumbers numbers_of(const MapOptions &options, const Masses &masses, std::int64_t queries) {
-    return {masses.mean_of_heads(),
-            "Attention mass",
-            "attention mass",
-            "from " + counted(queries, "query", "queries") + ", mean of " + counted(masses.heads, "head", "heads"),
-            joined(options.pattern.labels(static_cast<std::int32_t>(masses.heads)), " + ") +
+// The masses of all keys, and those that the pattern explains if they are asked for.
+struct MapResults {
+    MapResults(const MapOptions &options, const Inputs &inputs) : masses(inputs) {
+        if (options.is_relative)
+            expected.emplace(inputs);
+    }
+
+    void allocate() {
+        masses.allocate();
+        if (expected)
+            expected->allocate();
+    }
+
+    std::vector<Stretch> stretches(const std::vector<Range> &ranges) {
+        std::vector<Stretch> all = masses.stretches(ranges);
+        if (expected)
+            std::ranges::copy(expected->stretches(ranges), std::back_inserter(all));
+        return all;
+    }
+
+    std::vector<double> values() const { return expected ? ratios(masses.values, expected->values) : masses.values; }
+    std::vector<double> mean_of_heads() const {
+        const std::vector<double> means = masses.mean_of_heads();
+        return expected ? ratios(means, expected->mean_of_heads()) : means;
+    }
+
+    Masses masses;
+    std::optional<Masses> expected; // were all scores equal
+};
+
+// Computes the results of a rank's keys. All ranks have accepted the sizes when it calls `prepare`, before anything is
+// computed.
+void compute(const MapOptions &options, const Rank &rank, const Inputs &inputs,
+             const std::optional<annulus_tensor> &lse, MapResults &results, const std::function<void()> &prepare) {
+    const std::unique_ptr<Memory> memory = make_memory(rank.execution.device, rank.execution.thread_count());
+    std::optional<Progress> progress;
+    const auto compute_masses = [&](const PatternOptions &pattern, const std::optional<annulus_tensor> &given_lse,
+                                    Masses &masses, const std::function<void(double flops)> &begin) {
+        const Context context = make_context(pattern, rank.execution, static_cast<std::int32_t>(masses.heads));
+        memory->order(context.get());
+        rank.join(context.get(), rank.shards(masses.keys));
+        MassJob job(context.get(), *memory, rank, inputs, options.files.query_start.value_or(0));
+        rank.meet();
+        begin(job.flops(given_lse.has_value()));
+        rank.meet();
+        job.run(given_lse, masses, progress ? &*progress : nullptr);
+    };
+    compute_masses(options.pattern, lse, results.masses, [&](double flops) {
+        prepare();
+        if (rank.index == 0)
+            progress.emplace(flops * (results.expected ? 2 : 1));
+    });
+    if (results.expected) {
+        PatternOptions equal_scores = options.pattern;
+        equal_scores.scale = almost_zero;
+        compute_masses(equal_scores, std::nullopt, *results.expected, [](double) {});
+    }
+}
+
+MapNumbers numbers_of(const MapOptions &options, const MapResults &results, std::int64_t queries) {
+    const std::int64_t heads = results.masses.heads;
+    return {results.mean_of_heads(),
+            options.is_relative ? "Attention mass over that of equal scores," : "Attention mass",
+            options.is_relative ? "mass / expected" : "attention mass",
+            "from " + counted(queries, "query", "queries") + ", mean of " + counted(heads, "head", "heads"),
+            joined(options.pattern.labels(static_cast<std::int32_t>(heads)), " + ") +
                 (options.pattern.causal ? ", causal" : ""),
-            true};
+            !options.is_relative};
 }
 
 // Draws masses from a file.
@@ -88,6 +162,7 @@ void draw_file(const MapOptions &options) {
                                            {"--lse", !files.lse.empty()},
                                            {"--out", !files.out.empty()},
                                            {"--heads", options.heads != "each"},
+                                           {"--relative", options.is_relative},
                                            {"--dtype", !files.dtype.empty()},
                                            {"--query-start", files.query_start.has_value()},
                                            {"--starts", !files.starts.empty()},
@@ -136,7 +211,8 @@ void map(const MapOptions &options) {
         const Inputs inputs(options.files);
         std::optional<InputArray> lse_file;
         std::optional<annulus_tensor> lse;
-        Masses masses(inputs);
+        MapResults results(options, inputs);
+        const Masses &masses = results.masses;
         if (!options.files.lse.empty()) {
             check_lse(lse_file.emplace("--lse", options.files.lse), inputs);
             lse = view(lse_file->data(), lse_file->dtype(), {masses.batch, masses.heads, inputs.q.shape[1]});
@@ -155,35 +231,28 @@ void map(const MapOptions &options) {
             out.emplace("--out", options.files.out, inputs.dtype_of_sums(), shape);
         };
         ranks->run([&](const Rank &rank) {
-            const std::unique_ptr<Memory> memory = make_memory(rank.execution.device, rank.execution.thread_count());
-            const Context context =
-                make_context(options.pattern, rank.execution, static_cast<std::int32_t>(masses.heads));
-            memory->order(context.get());
-            rank.join(context.get(), rank.shards(masses.keys));
-            MassJob job(context.get(), *memory, rank, inputs, options.files.query_start.value_or(0));
-            rank.meet(); // all ranks have accepted the sizes
-            if (rank.index == 0 || !ranks->has_rank_0())
-                masses.allocate();
-            if (rank.index == 0 && !options.files.out.empty())
-                make_file();
-            if (rank.index == 0) {
-                warn_of_inputs(inputs, options.pattern);
-                warn_of_unused(options);
-            }
-            rank.meet();
-            job.run(lse, masses);
+            compute(options, rank, inputs, lse, results, [&] {
+                if (rank.index == 0 || !ranks->has_rank_0())
+                    results.allocate();
+                if (rank.index == 0 && !options.files.out.empty())
+                    make_file();
+                if (rank.index == 0) {
+                    warn_of_inputs(inputs, options.pattern);
+                    warn_of_unused(options);
+                }
+            });
             inputs.check_unchanged();
             if (lse_file)
                 lse_file->check_unchanged();
         });
         const Shards shards(masses.keys, ranks->count(), options.ranks.sharding);
-        ranks->collect([&](int rank) { return masses.stretches(shards.ranges(rank)); });
+        ranks->collect([&](int rank) { return results.stretches(shards.ranges(rank)); });
         if (!ranks->has_rank_0())
             return;
         if (out)
-            store(is_mean ? masses.mean_of_heads() : masses.values, inputs.dtype_of_sums(), out->data());
+            store(is_mean ? results.mean_of_heads() : results.values(), inputs.dtype_of_sums(), out->data());
         if (picture)
-            picture->write(numbers_of(options, masses, inputs.q.shape[1]));
+            picture->write(numbers_of(options, results, inputs.q.shape[1]));
         if (out)
             out->commit();
     });
@@ -214,6 +283,10 @@ void add_map_command(CLI::App &program) {
         .group("Files");
     add_file("--picture", options->picture.path,
              "Picture of the mean over the heads, of one batch entry, written as PNG or SVG, as its name ends");
+    command
+        .flag("--relative", options->is_relative,
+              "Divide the masses by what the pattern alone explains: the masses if all scores were equal")
+        .group("Files");
     PlaceOptions &places = options->picture.places;
     command.number<std::int64_t>("--grid", places.width, 1, "The positions lie row by row on a grid with W columns")
         .value("W")
