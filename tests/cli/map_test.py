@@ -115,7 +115,7 @@ class MapTest(ProgramTest):
 
     def test_options_that_are_not_used(self):
         self.save_q_and_k((1, 6, 2, 8))
-        for options in (["--coordinates", "tiles.csv"], ["--grid", 3], ["--skip", 1]):
+        for options in (["--coordinates", "tiles.csv"], ["--grid", 3], ["--skip", 1], ["--tile-size", 9], ["--range", "0:1"]):
             self.mass(*options, warning=f"{options[0]} is for --picture, and is not used without")
         result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), "--picture", self.path("x.svg"), "--grid",
                      3, "--heads", "mean", *PATTERN)
@@ -146,14 +146,14 @@ class MapTest(ProgramTest):
 
     def test_picture_by_coordinates(self):
         self.save_q_and_k((1, 6, 2, 8))
-        tiles = np.array([[900, 40], [1100, 40], [700, 140], [900, 140], [700, 240], [1300, 40]])
+        tiles = np.array([[900, 40], [1100, 40], [700, 240], [900, 240], [700, 440], [1300, 40]])
         save(self.path("tiles.npy"), tiles)
         text = "x, y\r\n" + "".join(f"{x}, {y}\n" for x, y in tiles)
         self.path("tiles.csv").write_text(text, encoding="utf-8")
         pictures = [self.picture("--coordinates", self.path(name))[1] for name in ("tiles.npy", "tiles.csv")]
         np.testing.assert_array_equal(*pictures)
         wanted = np.zeros((3, 4), bool)
-        for x, y in (tiles - [700, 40]) // [200, 100]:
+        for x, y in (tiles - [700, 40]) // 200:
             wanted[y, x] = True
         np.testing.assert_array_equal((pictures[0] != GREY).any(2), wanted)
 
@@ -167,8 +167,9 @@ class MapTest(ProgramTest):
                 found = points_of(self.draw("map.png", "--grid", columns).read_bytes()).astype(int)
                 place = math.ceil(800 / columns)  # pixels
                 scale = place * columns / 800
-                size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
-                height, width = (math.ceil(float(number) * scale) for number in size.groups()[::-1])
+                sizes = re.search(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()
+                width, height, *units = map(float, sizes)
+                np.testing.assert_allclose((width, height), np.multiply(units, scale), rtol=1e-5)
                 np.testing.assert_allclose(found.shape, (height, width, 3), atol=1)
 
                 nothing_drawn = np.ones(found.shape[:2], bool)
@@ -187,10 +188,19 @@ class MapTest(ProgramTest):
                     np.testing.assert_allclose(found[y:y + height, x:x + width], points[down][:, right],
                                                atol=(0, 8)[box])
                     nothing_drawn[y - 3:y + height + 3, x - 3:x + width + 3] = False
-                for x, y, text in re.findall(r'<text[^>]* x="([^"]+)" y="([^"]+)"[^>]*>([^<]*)<', svg):
-                    x, y = float(x) * scale, float(y) * scale
+                marks = re.findall(r'<path class="faint" d="M(\S+) (\S+)L(\S+) (\S+)"', svg)
+                self.assertTrue(marks)
+                for mark in marks:
+                    left, top, right, bottom = (float(number) * scale for number in mark)
+                    around = (slice(int(top - scale), int(bottom + scale) + 1), slice(int(left - scale), int(right + scale) + 1))
+                    self.assertLess(found[around].sum(2).min(), 700, mark)
+                    nothing_drawn[around] = False
+                for x, y, anchor, text in re.findall(
+                        r'<text[^>]* x="([^"]+)" y="([^"]+)" text-anchor="(\w+)">([^<]*)<', svg):
+                    length = 12 * scale * len(text)
+                    x, y = float(x) * scale - {"start": 0, "middle": length / 2, "end": length}[anchor], float(y) * scale
                     words = (slice(int(y - 14 * scale), int(y + 5 * scale)),
-                             slice(int(x - scale), int(x + 12 * scale * len(text))))
+                             slice(max(int(x - scale), 0), int(x + length + scale)))
                     self.assertLess(found[words].sum(2).min(), 300, text)
                     nothing_drawn[words] = False
                 self.assertTrue((found[nothing_drawn] == 255).all())
@@ -229,9 +239,9 @@ class MapTest(ProgramTest):
             ([*svg, "--grid", 8, "--skip", 40], "--skip 40: must be from 0 to one fewer than the 40"),
             ([*svg, "--coordinates", self.path("few.npy")], "there are 5 tiles and 40 positions"),
             ([*svg, "--coordinates", self.path("flat.npy")], "the array must be [tiles, 2]"),
-            ([*svg, "--coordinates", self.path("same.npy")], "two tiles lie in the same place"),
+            ([*svg, "--coordinates", self.path("same.npy")], "all tiles lie in one place, which does not say how large they are; --tile-size must"),
             ([*svg, "--coordinates", self.path("wide.npy")], "8192 x 8192 can be drawn"),
-            ([*svg, "--coordinates", self.path("words.csv")], "line 2 must be two whole numbers"),
+            ([*svg, "--coordinates", self.path("words.csv")], "line 2 must be two numbers with a comma"),
             ([*out, "--lse", self.path("lse.npy")], "--lse: the dtype is float64; it must be float32"),
             ([*out, "--lse", self.path("short.npy")], "--lse: the shape must be that of attend's LSE"),
             ([*out, "--query-start", 1], "--query-start 1: the 40 rows of --q"),

@@ -73,6 +73,8 @@ void read_file(std::string_view contents, annulus_dtype dtype) {
     });
     if (const auto integers = result_of([&] { return parse_npy_integers(contents); }))
         EXPECT(integers->numbers.size() * 4 <= contents.size(), "%zu numbers", integers->numbers.size());
+    if (const auto numbers = result_of([&] { return parse_npy_numbers(contents); }))
+        EXPECT(numbers->numbers.size() <= contents.size(), "%zu numbers", numbers->numbers.size());
 }
 
 } // namespace

@@ -5,6 +5,7 @@
 
 #include "cli/arrays/npy.hpp"
 #include "cli/commands/branch_text.hpp"
+#include "cli/commands/color_range.hpp"
 #include "cli/commands/pattern_options.hpp"
 #include "cli/report/failure.hpp"
 #include "cli/report/number_option.hpp"
@@ -47,6 +48,7 @@ void read_numbers(const std::string &text) {
     parse_real(text);
     is_accepted([&] { whole_number("--batch", text, -5, 1 << 20); });
     is_accepted([&] { real_number("--scale", text); });
+    is_accepted([&] { parse_color_range(text); });
     if (!text.ends_with(".npy"))
         is_accepted([&] { read_integers("--starts", text); });
 }

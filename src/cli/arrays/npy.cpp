@@ -49,16 +49,26 @@ void InputArray::check_unchanged() const {
         file_->check_unchanged();
 }
 
-NpyIntegers read_npy_integers(const std::string &option, const std::string &path) {
+namespace {
+
+// Returns what `parse` reads in the file. Names the file in messages.
+template <class Parse> auto parsed_file(const std::string &option, const std::string &path, const Parse &parse) {
     const InputFile file(option, path);
-    NpyIntegers integers;
+    const std::string_view contents(reinterpret_cast<const char *>(file.data()), file.bytes());
+    decltype(parse(contents)) numbers;
     try {
-        integers = parse_npy_integers({reinterpret_cast<const char *>(file.data()), file.bytes()});
+        numbers = parse(contents);
     } catch (const Failure &failure) {
         throw Failure(failure.exit_code(), file.subject() + ": " + failure.what());
     }
     file.check_unchanged();
-    return integers;
+    return numbers;
+}
+
+} // namespace
+
+NpyNumbers read_npy_numbers(const std::string &option, const std::string &path) {
+    return parsed_file(option, path, parse_npy_numbers);
 }
 
 std::vector<std::int64_t> read_integers(const std::string &option, const std::string &text) {
@@ -73,7 +83,7 @@ std::vector<std::int64_t> read_integers(const std::string &option, const std::st
         }
         return numbers;
     }
-    NpyIntegers integers = read_npy_integers(option, text);
+    NpyIntegers integers = parsed_file(option, text, parse_npy_integers);
     if (integers.shape.size() != 1)
         throw bad_input(option + " '" + text + "': the array has " + std::to_string(integers.shape.size()) +
                         " dimensions; it must have 1");

@@ -41,8 +41,8 @@ class InputArray {
     NpyHeader header_;
 };
 
-// Returns the whole numbers of a .npy file. Throws Failure with exit_bad_input.
-NpyIntegers read_npy_integers(const std::string &option, const std::string &path);
+// Returns the numbers of a .npy file of any float or integer dtype. Throws Failure with exit_bad_input.
+NpyNumbers read_npy_numbers(const std::string &option, const std::string &path);
 
 // True if an option that takes numbers or a file of numbers names a file.
 inline bool is_npy_path(const std::string &text) {

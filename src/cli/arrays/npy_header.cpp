@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/arrays/npy_header.hpp"
 
+#include "cli/arrays/convert.hpp"
 #include "cli/arrays/dtype_bytes.hpp"
 #include "cli/report/failure.hpp"
 #include "cli/report/text.hpp"
@@ -26,6 +27,7 @@ constexpr KnownDescriptor descriptors[] = {{"<f8", ANNULUS_FLOAT64},
 
 constexpr const char *accepted_numbers = "must be little-endian float64, float32, float16 or ml_dtypes' bfloat16";
 constexpr const char *accepted_integers = "must be little-endian int64 or int32";
+constexpr const char *accepted_reals = "must be a little-endian integer or float dtype";
 
 // The contents of the header.
 struct Dictionary {
@@ -181,15 +183,45 @@ Dictionary parse_dictionary(std::string_view file, const char *accepted) {
     return dictionary;
 }
 
-template <class Integer> std::vector<std::int64_t> integers_in(std::string_view data) {
-    std::vector<std::int64_t> numbers;
+// Returns the bytes of the numbers, of `width` bytes each. Throws unless the file has exactly the numbers that the
+// header promises.
+std::string_view data_of(std::string_view file, const Dictionary &dictionary, std::int64_t width) {
+    check_size(width, dictionary.shape);
+    std::size_t promised = static_cast<std::size_t>(width);
+    for (const std::int64_t size : dictionary.shape)
+        promised *= static_cast<std::size_t>(size);
+    const std::string_view data = file.substr(dictionary.data_offset);
+    if (data.size() != promised)
+        throw bad_input("the header promises " + std::to_string(promised) + " bytes of numbers, the file holds " +
+                        std::to_string(data.size()));
+    return data;
+}
+
+template <class Integer, class Number> std::vector<Number> integers_in(std::string_view data) {
+    std::vector<Number> numbers;
+    numbers.reserve(data.size() / sizeof(Integer));
     for (std::size_t at = 0; at < data.size(); at += sizeof(Integer)) {
         Integer number;
         std::memcpy(&number, data.data() + at, sizeof number);
-        numbers.push_back(number);
+        numbers.push_back(static_cast<Number>(number));
     }
     return numbers;
 }
+
+struct IntegerReader {
+    std::string_view descriptor;
+    std::int64_t width; // bytes
+    std::vector<double> (*read)(std::string_view data);
+};
+
+template <class Integer> constexpr IntegerReader reader_of(std::string_view descriptor) {
+    return {descriptor, sizeof(Integer), integers_in<Integer, double>};
+}
+
+constexpr IntegerReader integer_readers[] = {reader_of<std::int8_t>("|i1"),  reader_of<std::uint8_t>("|u1"),
+                                             reader_of<std::int16_t>("<i2"), reader_of<std::uint16_t>("<u2"),
+                                             reader_of<std::int32_t>("<i4"), reader_of<std::uint32_t>("<u4"),
+                                             reader_of<std::int64_t>("<i8"), reader_of<std::uint64_t>("<u8")};
 
 } // namespace
 
@@ -218,15 +250,27 @@ NpyIntegers parse_npy_integers(std::string_view file) {
     const bool is_wide = dictionary.descriptor == "<i8";
     if (!is_wide && dictionary.descriptor != "<i4")
         throw bad_dtype(dictionary.descriptor, accepted_integers);
-    const std::int64_t width = is_wide ? 8 : 4;
-    check_size(width, dictionary.shape);
-    const std::string_view data = file.substr(dictionary.data_offset);
-    // A float dtype of the same width stands in for the integers.
-    const NpyHeader sizes{is_wide ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32, dictionary.shape, 0};
-    if (const std::size_t promised = sizes.data_bytes(); data.size() != promised)
-        throw bad_input("the header promises " + std::to_string(promised) + " bytes of numbers, the file holds " +
-                        std::to_string(data.size()));
-    return {std::move(dictionary.shape), is_wide ? integers_in<std::int64_t>(data) : integers_in<std::int32_t>(data)};
+    const std::string_view data = data_of(file, dictionary, is_wide ? 8 : 4);
+    return {std::move(dictionary.shape),
+            is_wide ? integers_in<std::int64_t, std::int64_t>(data) : integers_in<std::int32_t, std::int64_t>(data)};
+}
+
+NpyNumbers parse_npy_numbers(std::string_view file) {
+    Dictionary dictionary = parse_dictionary(file, accepted_reals);
+    const std::string_view descriptor = dictionary.descriptor;
+    if (const auto *const reader = std::ranges::find(integer_readers, descriptor, &IntegerReader::descriptor);
+        reader != std::end(integer_readers)) {
+        std::vector<double> numbers = reader->read(data_of(file, dictionary, reader->width));
+        return {std::move(dictionary.shape), std::move(numbers)};
+    }
+    const auto *const known = std::ranges::find(descriptors, descriptor, &KnownDescriptor::first);
+    if (known == std::end(descriptors))
+        throw bad_dtype(descriptor, accepted_reals);
+    const int width = dtype_bytes(known->second);
+    const std::string_view data = data_of(file, dictionary, width);
+    std::vector<double> numbers(data.size() / static_cast<std::size_t>(width));
+    convert(ANNULUS_FLOAT64, numbers.data(), known->second, data.data(), numbers.size());
+    return {std::move(dictionary.shape), std::move(numbers)};
 }
 
 std::string format_npy_header(annulus_dtype dtype, const std::vector<std::int64_t> &shape) {

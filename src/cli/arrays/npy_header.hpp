@@ -32,6 +32,13 @@ struct NpyIntegers {
 };
 NpyIntegers parse_npy_integers(std::string_view file);
 
+// The same for a file of any float or integer dtype, converted to double. Integers beyond 2^53 are rounded.
+struct NpyNumbers {
+    std::vector<std::int64_t> shape;
+    std::vector<double> numbers;
+};
+NpyNumbers parse_npy_numbers(std::string_view file);
+
 // Returns the header's bytes. Their number, which is the offset of the data, is a multiple of 64.
 std::string format_npy_header(annulus_dtype dtype, const std::vector<std::int64_t> &shape);
 

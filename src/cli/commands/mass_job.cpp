@@ -3,7 +3,6 @@
 
 #include "cli/commands/context.hpp"
 #include "cli/devices/mirror.hpp"
-#include "cli/report/progress.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -36,7 +35,15 @@ MassJob::MassJob(annulus_context *context, Memory &memory, const Rank &rank, con
       keys_(rank.shards(inputs.k.shape[1]).rows(rank.index)), sum_dtype_(inputs.dtype_of_sums()),
       entry_flops_(estimate_flops(0, rows_)) {}
 
-void MassJob::run(const std::optional<annulus_tensor> &lse, Masses &masses) {
+double MassJob::flops(bool has_lse) const {
+    const std::int64_t step = rows_of_piece(has_lse);
+    double flops = 0;
+    for (std::int64_t n = 0; n == 0 || n < rows_; n += step)
+        flops += estimate_flops(n, std::min(step, rows_ - n));
+    return static_cast<double>(batch_) * flops;
+}
+
+void MassJob::run(const std::optional<annulus_tensor> &lse, Masses &masses, Progress *progress) {
     Mirror q(memory_, own_rows(inputs_.q, 1), 1), k(memory_, own_rows(inputs_.k, 1), 1);
     std::optional<Mirror> given_lse;
     if (lse)
@@ -45,16 +52,9 @@ void MassJob::run(const std::optional<annulus_tensor> &lse, Masses &masses) {
     k.copy_in();
     if (given_lse)
         given_lse->copy_in();
-    const std::int64_t step = rows_of_piece(lse ? 1 : 2);
+    const std::int64_t step = rows_of_piece(lse.has_value());
     allocate(lse ? 0 : step);
     rank_.meet(); // from here on only library calls, which report their failure to the other ranks
-    std::optional<Progress> progress;
-    if (rank_.index == 0) {
-        double entry_flops = 0;
-        for (std::int64_t n = 0; n == 0 || n < rows_; n += step)
-            entry_flops += estimate_flops(n, std::min(step, rows_ - n));
-        progress.emplace(static_cast<double>(batch_) * entry_flops);
-    }
     for (std::int64_t b = 0; b < batch_; ++b)
         for (std::int64_t n = 0; n == 0 || n < rows_; n += step) {
             const std::int64_t rows = std::min(step, rows_ - n);
@@ -85,7 +85,8 @@ double MassJob::estimate_flops(std::int64_t n, std::int64_t rows) const {
 }
 
 // Returns the query rows of a piece. With several ranks it is all rows, since they must take the same pieces.
-std::int64_t MassJob::rows_of_piece(int passes) const {
+std::int64_t MassJob::rows_of_piece(bool has_lse) const {
+    const int passes = has_lse ? 1 : 2;
     const Memory::Piece piece = memory_.piece(heads_, largest_dilation(context_));
     const double pieces = rank_.comm ? 1 : passes * entry_flops_ / piece.flops;
     if (pieces <= 1)

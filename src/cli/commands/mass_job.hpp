@@ -6,6 +6,7 @@
 #include "cli/commands/attend_arrays.hpp"
 #include "cli/devices/memory.hpp"
 #include "cli/ranks/ranks.hpp"
+#include "cli/report/progress.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -37,14 +38,17 @@ class MassJob {
     // Throws if the sizes are impossible, before any output exists. The calls check everything else.
     MassJob(annulus_context *context, Memory &memory, const Rank &rank, const Inputs &inputs, std::int64_t query_start);
 
-    // `lse` holds all rows of Q in the host's memory. Without it, forward computes it first.
-    void run(const std::optional<annulus_tensor> &lse, Masses &masses);
+    // Returns the FLOPs of the pieces of run(), for Progress.
+    double flops(bool has_lse) const;
+
+    // `lse` holds all rows of Q in the host's memory. Without it, forward computes it first. `progress` may be null.
+    void run(const std::optional<annulus_tensor> &lse, Masses &masses, Progress *progress);
 
   private:
     std::vector<annulus_tensor> own_rows(const annulus_tensor &tensor, int dimension) const;
     // Estimates the FLOPs of a forward call on the `rows` query rows from row n on, of one batch entry.
     double estimate_flops(std::int64_t n, std::int64_t rows) const;
-    std::int64_t rows_of_piece(int passes) const;
+    std::int64_t rows_of_piece(bool has_lse) const;
     void allocate(std::int64_t forward_rows);
     void run_piece(const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor *given_lse, std::int64_t b,
                    std::int64_t n);

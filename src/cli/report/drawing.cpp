@@ -3,7 +3,6 @@
 
 #include "cli/report/failure.hpp"
 #include "cli/report/png.hpp"
-#include "cli/report/svg.hpp"
 
 #include <cstddef>
 
@@ -25,9 +24,12 @@ std::string base64(const std::string &bytes) {
 }
 
 std::string svg_of(const Drawing &drawing) {
-    Svg svg(drawing.width, drawing.height, drawing.title);
+    Svg svg(drawing.width, drawing.height, drawing.title, drawing.pixels);
     for (const Drawing::Words &words : drawing.words)
-        svg.text(words.x, words.y, words.text);
+        svg.text(words.x, words.y, words.text, words.anchor);
+    for (const Drawing::Line &line : drawing.lines)
+        svg.raw("<path class=\"faint\" d=\"M" + Svg::number(line.x1) + " " + Svg::number(line.y1) + "L" +
+                Svg::number(line.x2) + " " + Svg::number(line.y2) + "\"/>");
     for (const Drawing::Picture &picture : drawing.pictures) {
         svg.rectangle(picture.x - 0.5, picture.y - 0.5, picture.width + 1, picture.height + 1, "class=\"faint\"");
         svg.raw("<image x=\"" + Svg::number(picture.x) + "\" y=\"" + Svg::number(picture.y) + "\" width=\"" +

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A drawing of words and of pictures made of points. It is written as SVG or PNG.
+// A drawing of words, lines and pictures made of points. It is written as SVG or PNG.
 #pragma once
+
+#include "cli/report/svg.hpp"
 
 #include <cstdint>
 #include <string>
@@ -25,8 +27,12 @@ struct Points {
 // Positions and sizes count from the upper left corner. The unit is 1/12 of the font size.
 struct Drawing {
     struct Words {
-        double x, y; // left end of the base line
+        double x, y; // of the base line's left end, middle or right end, as `anchor` says
         std::string text;
+        Svg::Anchor anchor = Svg::Anchor::start;
+    };
+    struct Line {
+        double x1, y1, x2, y2;
     };
     // A picture in a frame.
     struct Picture {
@@ -35,9 +41,10 @@ struct Drawing {
     };
 
     double width, height;
-    double pixels; // pixels of a PNG for each unit; SVG has one
+    double pixels; // for each unit
     std::string title;
     std::vector<Words> words;
+    std::vector<Line> lines; // faint
     std::vector<Picture> pictures;
 };
 

@@ -93,11 +93,23 @@ std::string png_of(const Drawing &drawing) {
     cairo_paint(pen.get());
     for (const Drawing::Picture &picture : drawing.pictures)
         paint(pen, picture, pixels);
+    set_color(pen, faint);
+    cairo_set_line_width(pen.get(), pixels);
+    for (const Drawing::Line &line : drawing.lines) {
+        cairo_move_to(pen.get(), line.x1 * pixels, line.y1 * pixels);
+        cairo_line_to(pen.get(), line.x2 * pixels, line.y2 * pixels);
+        cairo_stroke(pen.get());
+    }
     set_color(pen, ink);
     cairo_select_font_face(pen.get(), "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
     cairo_set_font_size(pen.get(), 12 * pixels);
     for (const Drawing::Words &words : drawing.words) {
-        cairo_move_to(pen.get(), words.x * pixels, words.y * pixels);
+        cairo_text_extents_t extents;
+        cairo_text_extents(pen.get(), words.text.c_str(), &extents);
+        const double left = words.anchor == Svg::Anchor::start    ? 0
+                            : words.anchor == Svg::Anchor::middle ? extents.x_advance / 2
+                                                                  : extents.x_advance;
+        cairo_move_to(pen.get(), words.x * pixels - left, words.y * pixels);
         cairo_show_text(pen.get(), words.text.c_str());
     }
     check_drawn(cairo_status(pen.get()));

@@ -5,8 +5,8 @@
 
 namespace annulus::cli {
 
-Svg::Svg(double width, double height, const std::string &title) {
-    const std::string size = number(width) + "\" height=\"" + number(height);
+Svg::Svg(double width, double height, const std::string &title, double pixels) {
+    const std::string size = number(width * pixels) + "\" height=\"" + number(height * pixels);
     raw("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + size + "\" viewBox=\"0 0 " + number(width) + " " +
         number(height) + "\">\n<title>" + escaped(title) + R"(</title>
 <style>
@@ -18,7 +18,7 @@ text { font: 12px sans-serif }
 }
 
 void Svg::text(double x, double y, const std::string &text, Anchor anchor) {
-    const char *name = anchor == Anchor::start ? "start" : "end";
+    const char *name = anchor == Anchor::start ? "start" : anchor == Anchor::middle ? "middle" : "end";
     raw("<text class=\"ink\" x=\"" + number(x) + "\" y=\"" + number(y) + "\" text-anchor=\"" + name + "\">" +
         escaped(text) + "</text>");
 }

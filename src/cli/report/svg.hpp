@@ -11,10 +11,10 @@ namespace annulus::cli {
 // `faint` for frames.
 class Svg {
   public:
-    // Sizes and positions are in pixels, from the upper left corner.
-    Svg(double width, double height, const std::string &title);
+    // Sizes and positions count from the upper left corner. Their unit is `pixels` pixels.
+    Svg(double width, double height, const std::string &title, double pixels = 1);
 
-    enum class Anchor { start, end };
+    enum class Anchor { start, middle, end };
     void text(double x, double y, const std::string &text, Anchor anchor = Anchor::start);
     void rectangle(double x, double y, double width, double height, const std::string &attributes);
     // Adds an element as it is.
