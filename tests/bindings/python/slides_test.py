@@ -9,7 +9,9 @@ import copy
 import importlib.util
 import io
 import json
+import os
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -36,7 +38,10 @@ if HAS["matplotlib"]:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-SIZE = 256
+SOURCE = pathlib.Path(os.environ["ANNULUS_SOURCE"])
+sys.path.append(str(SOURCE / "doc"))
+import slide_map as slide_map_page  # noqa: E402 - the made-up slide of doc/slides.md
+from slide_map import SIZE, tissue  # noqa: E402
 
 
 def needs(*names):
@@ -45,17 +50,6 @@ def needs(*names):
 
 
 # --- Made-up slides
-
-
-def tissue(step, places=80, offset=(0, 0)):
-    """Returns coordinates of two pieces of tissue, row by row: one, and then another, `offset` off the grid of the
-    first. float64, multiples of step."""
-    row, column = np.mgrid[:places, :places] / places
-    pieces = []
-    for x, y, width, height, shift in ((0.35, 0.5, 0.27, 0.42, (0, 0)), (0.8, 0.38, 0.16, 0.25, offset)):
-        inside = ((column - x) / width) ** 2 + ((row - y) / height) ** 2 < 1
-        pieces.append(np.stack([column[inside], row[inside]], 1) * places * step + shift)
-    return np.concatenate(pieces)
 
 
 def contours(step, size):
@@ -260,27 +254,14 @@ class ModelTest(unittest.TestCase):
             slide_map(lambda: None, tiles)
 
 
-def planted(seed=4, tiles=None):
-    """Returns Tiles of two pieces, which of them lie in the blob, and q, k [tiles + 1, 16, 48]: queries point one way,
-    with noise; keys of the blob point the same way."""
-    tiles = tiles or Tiles(tissue(SIZE, 80, (97, 131)))
-    random = np.random.default_rng(seed)
-    in_blob = np.hypot(*(tiles.coordinates / tiles.tile_size - (28, 50)).T) < 7
-    way = random.standard_normal((16, 48))
-    way /= np.linalg.norm(way, axis=1, keepdims=True)
-    q, k = (0.3 * random.standard_normal((len(tiles) + 1, 16, 48)) for _ in range(2))
-    q += 3 * way
-    k[1:][in_blob] += 2 * way
-    return tiles, in_blob, q.astype(np.float32), k.astype(np.float32)
-
-
 @needs("scipy")
 class TruthTest(unittest.TestCase):
     """A blob of other tiles on a slide of real size, with Prov-GigaPath's branches."""
 
     @classmethod
     def setUpClass(cls):
-        cls.tiles, cls.in_blob, cls.q, cls.k = planted()
+        coordinates, cls.in_blob, cls.q, cls.k = slide_map_page.made_up_slide()
+        cls.tiles = Tiles(coordinates)
         config = annulus.Config.gigapath()
         cls.maps = {of: attention_map(cls.q, cls.k, cls.tiles, config, of=of) for of in ("all", "class token")}
 
@@ -335,6 +316,16 @@ class TruthTest(unittest.TestCase):
                     (image,) = figure.axes[0].images
                     self.assertAlmostEqual(sum(image.get_clim()) / 2, 1)  # neutral at 1
                     self.assertEqual(figure.axes[1].get_ylim(), (low, high))
+
+    @needs("matplotlib")
+    def test_the_picture_of_the_page(self):
+        """doc/slide_map.png is what doc/slide_map.py draws; letters may differ with the version of matplotlib."""
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "map.png")
+            slide_map_page.draw(path)
+            drawn, wanted = (matplotlib.image.imread(one) for one in (path, SOURCE / "doc/slide_map.png"))
+        self.assertEqual(drawn.shape, wanted.shape)
+        self.assertLess(np.abs(drawn - wanted).mean(), 0.01)
 
     def test_one_row_of_queries(self):
         """A query window: q of the class token alone. And without the axis of batch entries, or with it."""
@@ -784,6 +775,37 @@ class FileTest(unittest.TestCase):
             held["feats"] = np.zeros((3, 4))
         with self.assertRaisesRegex(annulus.ArgumentError, r"a.h5': it has 'feats'; it must have 'coords'"):
             read_tiles(self.directory / "a.h5")
+
+
+@needs("h5py", "matplotlib", "scipy", "torch")
+class PageTest(unittest.TestCase):
+    """doc/slides.md."""
+
+    @unittest.skipIf(sys.version_info < (3, 11), "needs contextlib.chdir")
+    def test_blocks_with_maps(self):
+        """They run one after the other, in a directory with the files that they name, and draw each picture."""
+        page = SOURCE.joinpath("doc/slides.md").read_text(encoding="utf-8")
+        blocks = [
+            block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "annulus.slides" in block
+        ]
+        self.assertEqual(len(blocks), 3)
+        self.assertLessEqual(len(blocks[0].replace("\n\n", "\n").splitlines()), 6)
+        tiles = small_slide()
+        q, k = np.random.default_rng(1).standard_normal((2, len(tiles) + 1, 16, 48)).astype(np.float32)
+        names = {"slide_encoder": SlideEncoder(), "coordinates": tiles.coordinates, "q": q, "k": k}
+        with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+            with h5py.File("slide.h5", "w") as held:
+                held["coords"], held["features"] = tiles.coordinates.astype(np.int64), tiles.embeddings
+                held["coords"].attrs.update(patch_size=SIZE, patch_level=0)
+            matplotlib.image.imsave("thumbnail.png", np.full((400, 300, 3), 200, np.uint8))
+            for block in blocks:
+                drawn = re.findall(r'save\("(.*?)"', block)
+                self.assertTrue(drawn)
+                exec(block, names)
+                for name in drawn:
+                    os.remove(name)  # it is there
+            self.assertEqual(names["slide_encoder"].tile_size, SIZE)
+            np.testing.assert_array_equal(names["tiles"].coordinates, tiles.coordinates)
 
 
 if __name__ == "__main__":
