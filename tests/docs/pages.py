@@ -118,9 +118,17 @@ def is_overload(node):
     return any(getattr(each, "id", None) == "overload" for each in node.decorator_list)
 
 
+MODULES = {
+    "annulus": "__init__.py",
+    "annulus.torch": "torch/__init__.py",
+    "annulus.slides": "slides/__init__.py",
+    "annulus.jax": "jax.py",
+}
+
+
 def docstrings(package):
-    """Yields (name, docstring or None) for the public names of annulus, annulus.torch and annulus.jax, with methods."""
-    for module, file in (("annulus", "__init__.py"), ("annulus.torch", "torch/__init__.py"), ("annulus.jax", "jax.py")):
+    """Yields (name, docstring or None) for the public names of annulus and its public modules, with methods."""
+    for module, file in MODULES.items():
         body = ast.parse(read(package / file)).body
         names = next(node.value for node in body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__")
         for name in ast.literal_eval(names):
@@ -254,6 +262,7 @@ class PlantedFaultTest(unittest.TestCase):
             "__init__.py": "from ._a import A, f\n__all__ = ['A', 'f']\n",
             "_a.py": "class A:\n    'x'\n    def m(self): pass\n    def _n(self): pass\ndef f(): pass\ndef g(): pass\n",
             "torch/__init__.py": "__all__ = []\n",
+            "slides/__init__.py": "__all__ = []\n",
             "jax.py": "__all__ = ['f']\n@overload\ndef f(): ...\ndef f(): 'x'\n",
         }
         with tempfile.TemporaryDirectory() as directory:

@@ -7,7 +7,7 @@
 q and the result are arrays [B, N, H, D] of NumPy, PyTorch, CuPy or JAX; k and v are [B, N, G, D]. `Config` says which
 keys a query attends to, `Context` computes forward and backward on a device, `Comm` connects several ranks, and
 `Shards` says which positions each rank holds. `annulus.torch` has a differentiable function and modules for PyTorch,
-`annulus.jax` a function that JAX's transforms accept.
+`annulus.jax` a function that JAX's transforms accept, and `annulus.slides` maps of slides.
 """
 
 from __future__ import annotations
@@ -94,12 +94,13 @@ def hilbert_curve(length: int, width: int = 0) -> _np.ndarray:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__")), "jax", "torch", "types"])
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__")), "jax", "slides", "torch", "types"])
 
 
 def __getattr__(name: str) -> Any:
-    """Imports annulus.torch and annulus.jax when they are first used, since PyTorch and JAX may be missing."""
-    if name in ("jax", "torch"):
+    """Imports annulus.torch, annulus.jax and annulus.slides when they are first used, since what they need may be
+    missing."""
+    if name in ("jax", "slides", "torch"):
         import importlib
 
         return importlib.import_module(f".{name}", __name__)

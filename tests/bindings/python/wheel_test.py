@@ -16,7 +16,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in 
 ENVIRONMENT["PYTHONS"] = sys.executable  # makes build_wheel.sh build one wheel
 
 LOADED = """
-import annulus, pathlib
+import annulus, annulus.slides, pathlib
 print(annulus.__version__)
 print(*sorted({line.split()[-1] for line in open("/proc/self/maps") if "libannulus" in line}))
 print(pathlib.Path(annulus.__file__).parent)
