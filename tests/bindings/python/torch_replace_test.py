@@ -205,7 +205,8 @@ class ReplaceTest(Case):
 
     def test_copies_known_by_what_they_have(self):
         """A class of another name is recognised by dense_to_sparse(), with a list in a string and without a norm."""
-        kind = type("Attention", (torch.nn.Module,), {"forward": None, "dense_to_sparse": None})
+        names = {"forward": published.DilatedAttention.forward, "dense_to_sparse": None}
+        kind = type("Attention", (torch.nn.Module,), names)
         model = encoder(segment_length="[16, 48]", subln=False)
         for layer in model.layers:
             layer.self_attn.__class__ = kind

@@ -8,9 +8,11 @@ from typing import Any, Dict, List, Literal, Tuple
 
 from torch import nn
 
+from .._arguments import flag
 from .._errors import ArgumentError, Error, UnsupportedError
 from .._mistakes import warn
-from ._longnet import LongNetAttention, check_misplaced_rows
+from ._longnet import LongNetAttention, check_words
+from ._published import difference, returned
 
 _PROJECTIONS = ("k_proj", "v_proj", "q_proj", "out_proj")
 
@@ -83,19 +85,27 @@ class Replacements:
 
 
 def replace_longnet_attention(
-    model: nn.Module, *, misplaced_rows: Literal["as published"] | None = None, dry_run: bool = False
+    model: nn.Module,
+    *,
+    misplaced_rows: Literal["as published"] | None = None,
+    key_padding_mask: Literal["as lengths"] | None = None,
+    assume_published: bool = False,
+    dry_run: bool = False,
 ) -> Replacements:
     """Puts a LongNetAttention in the place of every attention module of LongNet's published code in a model.
 
         print(replace_longnet_attention(model))
 
-    A module is recognised by its attributes, whichever copy of torchscale it comes from: k_proj, v_proj, q_proj,
-    out_proj, num_heads, args with segment_length and dilated_ratio, and dense_to_sparse() or a class whose name has
-    "dilated" in it. Its replacement shares its submodules, parameters, hooks and attributes, so state_dict() and
-    optimizers see no difference. A module that cannot be replaced stays, and the result says why. If none is replaced,
-    a warning says why.
+    A module with the attributes of torchscale's DilatedAttention is replaced if its forward(), and every function that
+    forward() calls, is the code that torchscale and Prov-GigaPath published. Comments and line breaks may differ. The
+    replacement shares the module's submodules, parameters, hooks and attributes, so state_dict() and optimizers see no
+    difference. A module that cannot be replaced stays, and the result says why. If none is replaced, a warning says
+    why.
 
-    misplaced_rows: as LongNetAttention takes it.
+    misplaced_rows, key_padding_mask: as LongNetAttention takes them.
+    assume_published: also replace modules whose code is another one, or cannot be read: the caller knows that they
+        compute what the published code computes. forward() then returns a tuple, a list or a tensor as theirs does,
+        with None for all values but the output.
     dry_run: change nothing, only say what would be done.
 
     Wrap the model (DDP, FSDP, checkpointing) before or after. Call torch.compile or fully_shard() on a single attention
@@ -103,19 +113,20 @@ def replace_longnet_attention(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
-    check_misplaced_rows(misplaced_rows)
+    check_words(misplaced_rows, key_padding_mask)
+    flag("assume_published", assume_published)
     found: List[AttentionFound] = []
     places: List[Tuple[nn.Module, str, nn.Module, nn.Module]] = []
     made: Dict[nn.Module, LongNetAttention] = {}  # a module may have several places
     modules = dict(model.named_modules(remove_duplicate=False))
     for name, module in modules.items():
-        if not _is_published(module):
+        if not _looks_published(module):
             continue
         parent, _, child = name.rpartition(".")
         try:
             if not name:
                 raise UnsupportedError("it is the model itself; put what holds it here")
-            ours = made.get(module) or _made(module, child, misplaced_rows)
+            ours = made.get(module) or _made(module, child, misplaced_rows, key_padding_mask, assume_published)
         except (Error, TypeError) as error:
             found.append(AttentionFound(name, type(module).__name__, False, str(error)))
             continue
@@ -132,7 +143,7 @@ def replace_longnet_attention(
     return Replacements(found, places)
 
 
-def _is_published(module: nn.Module) -> bool:
+def _looks_published(module: nn.Module) -> bool:
     """Returns whether a module has the attributes of the published code's attention with dilated branches."""
     args = getattr(module, "args", None)
     return (
@@ -144,7 +155,13 @@ def _is_published(module: nn.Module) -> bool:
     )
 
 
-def _made(module: Any, name: str, misplaced_rows: Literal["as published"] | None) -> LongNetAttention:
+def _made(
+    module: Any,
+    name: str,
+    misplaced_rows: Literal["as published"] | None,
+    key_padding_mask: Literal["as lengths"] | None,
+    assume_published: bool,
+) -> LongNetAttention:
     """Makes the replacement of a published module, or raises an error that says why it cannot.
 
     name: the last part of the module's name.
@@ -170,11 +187,21 @@ def _made(module: Any, name: str, misplaced_rows: Literal["as published"] | None
         raise UnsupportedError("torch.compile was applied to it by itself; replace before that")
     if hasattr(module, "unshard") and hasattr(module, "reshard"):
         raise UnsupportedError("fully_shard() was applied to it by itself; replace before that")
-    return LongNetAttention._in_place_of(module, misplaced_rows, _dropout_of(module))
+    other = None if assume_published else difference(module)
+    if other is not None:
+        raise UnsupportedError(f"{other}; if it computes what the published one computes, pass assume_published=True")
+    what = returned(module)
+    if what is None:
+        raise UnsupportedError(
+            "the source of its forward() does not say whether it returns a tuple, a list or a tensor"
+        )
+    return LongNetAttention._in_place_of(module, misplaced_rows, key_padding_mask, _dropout_of(module), what)
 
 
 def _note(ours: LongNetAttention) -> str:
     notes = []
+    if ours._returned.has_others:
+        notes.append("of the values that its forward() returns only the output is computed, the others become None")
     if ours.dropout:
         notes.append(f"dropout of attention weights is {ours.dropout}: in eval() mode alone")
     if ours.misplaced_beyond is not None and not ours.misplaced_rows:
