@@ -55,6 +55,7 @@ class LongNetAttention(MultiheadDilatedAttention):
     """
 
     _returned = _PUBLISHED
+    _packed: List[int] | None = None  # the starts of the slides whose rows come, while encode_slides() works
 
     def __init__(
         self,
@@ -206,10 +207,24 @@ class LongNetAttention(MultiheadDilatedAttention):
                     "key_padding_mask masks positions, and sequence_starts or sequence_lengths is given; pass one of them"
                 )
             sequence_lengths = lengths or sequence_lengths
+        if self._packed is not None:
+            sequence_starts = self._starts_of(query, sequence_starts, sequence_lengths)
         result = super().forward(
             query, key, value, is_causal, sequence_starts=sequence_starts, sequence_lengths=sequence_lengths
         )
         return result if self._returned is _PUBLISHED else self._returned.of(result[0])
+
+    def _starts_of(self, query: Tensor, starts: Any, lengths: Any) -> Any:
+        """Returns the starts of packed slides. Refuses rows that are not those of encode_slides()."""
+        packed: Any = self._packed
+        if starts is not None or lengths is not None:
+            raise ArgumentError("sequence_starts or sequence_lengths is given within encode_slides(); leave them out")
+        if query.shape[:-1] != (1, packed[-1]):
+            raise UnsupportedError(
+                f"attention gets rows of shape {list(query.shape[:-1])} where encode_slides() packed [1, {packed[-1]}]; "
+                "nothing in the encoder may add or remove rows, such as class tokens"
+            )
+        return packed
 
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, starts: Any, lengths: Any) -> Tensor:
         if self.misplaced_rows:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether a module's code is LongNet's published code: its forward(), and every function that forward() calls.
+"""Says whether a module is LongNet's published attention by its attributes, and whether its code is LongNet's published code: its forward(), and every function that forward() calls.
 
 Functions are compared by digests of their syntax trees, so comments, docstrings, annotations, spaces and line breaks
 may differ. tests/bindings/python/torch_forks_test.py computes the digests from checkouts.
@@ -43,6 +43,8 @@ DIGESTS: Dict[str, Tuple[str, ...]] = {
     # The newest one; a185ece to 64be2f0; da3d79c.
     "FlashAttnFunc": ("6630ac41b6a703c7", "ae0400fa09475181", "ffe99468a79fe7ad"),
 }
+
+PROJECTIONS = ("k_proj", "v_proj", "q_proj", "out_proj")
 
 # What the published code calls of packages that are not its own.
 _PACKAGES = ("torch", "einops", "math", "typing", "apex", "flash_attn", "xformers")
@@ -147,6 +149,17 @@ def _called(module: nn.Module) -> Iterator[Tuple[str, Any]]:
 def _package_of(thing: Any) -> str:
     name = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None) or ""
     return str(name).partition(".")[0]
+
+
+def looks_published(module: nn.Module) -> bool:
+    """Returns whether a module has the attributes of the published code's attention with dilated branches."""
+    args = getattr(module, "args", None)
+    return (
+        all(module._modules.get(name) is not None for name in PROJECTIONS)  # wrappers only show a module's inside
+        and hasattr(module, "num_heads")
+        and getattr(args, "segment_length", None) is not None
+        and getattr(args, "dilated_ratio", None) is not None
+    )
 
 
 def difference(module: nn.Module) -> str | None:

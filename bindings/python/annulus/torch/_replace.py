@@ -12,9 +12,7 @@ from .._arguments import flag
 from .._errors import ArgumentError, Error, UnsupportedError
 from .._mistakes import warn
 from ._longnet import LongNetAttention, check_words
-from ._published import difference, returned
-
-_PROJECTIONS = ("k_proj", "v_proj", "q_proj", "out_proj")
+from ._published import PROJECTIONS, difference, looks_published, returned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +118,7 @@ def replace_longnet_attention(
     made: Dict[nn.Module, LongNetAttention] = {}  # a module may have several places
     modules = dict(model.named_modules(remove_duplicate=False))
     for name, module in modules.items():
-        if not _looks_published(module):
+        if isinstance(module, LongNetAttention) or not looks_published(module):
             continue
         parent, _, child = name.rpartition(".")
         try:
@@ -143,18 +141,6 @@ def replace_longnet_attention(
     return Replacements(found, places)
 
 
-def _looks_published(module: nn.Module) -> bool:
-    """Returns whether a module has the attributes of the published code's attention with dilated branches."""
-    args = getattr(module, "args", None)
-    return (
-        not isinstance(module, LongNetAttention)
-        and all(module._modules.get(name) is not None for name in _PROJECTIONS)  # wrappers only show a module's inside
-        and hasattr(module, "num_heads")
-        and getattr(args, "segment_length", None) is not None
-        and getattr(args, "dilated_ratio", None) is not None
-    )
-
-
 def _made(
     module: Any,
     name: str,
@@ -173,7 +159,7 @@ def _made(
         )
     if getattr(module, "xpos", None) is not None:
         raise UnsupportedError("it has xpos, relative positions; they are not supported")
-    parts = (*_PROJECTIONS, "inner_attn_ln")
+    parts = (*PROJECTIONS, "inner_attn_ln")
     for part in parts:
         if hasattr(getattr(module, part, None), "split_position"):
             raise UnsupportedError(f"{part} is a {type(getattr(module, part)).__name__}; multiway is not supported")
