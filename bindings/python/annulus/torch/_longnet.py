@@ -133,10 +133,11 @@ class LongNetAttention(MultiheadDilatedAttention):
         key_padding_mask: Literal["as lengths"] | None,
         dropout: float,
         returned: Returned,
+        group: Any,
     ) -> LongNetAttention:
         """Makes a module that shares all attributes, submodules and hooks of a published module, without copies.
 
-        returned: what its forward() returns.
+        returned: what its forward() returns. group: the process group that shares the rows; None: that of its args.
         """
         module = cls.__new__(cls)
         module.__dict__.update(published.__dict__)
@@ -144,7 +145,7 @@ class LongNetAttention(MultiheadDilatedAttention):
         width: Any = getattr(published, "embed_dim", None)
         module._set_up(width, published.num_heads, None, branches, False, {"padding": "zero_keys"})
         module.batch_first = True
-        module.process_group = group_of_args(published.args)
+        module.process_group = group_of_args(published.args) if group is None else group
         module.shards = None
         module.dropout = dropout
         if not hasattr(module, "inner_attn_ln"):
