@@ -31,6 +31,7 @@ from torch.utils.checkpoint import checkpoint
 
 import annulus
 import published
+import slide_model
 from processes import run_ranks
 from annulus.torch import LongNetAttention, replace_longnet_attention
 from annulus.torch._functional import attend
@@ -555,23 +556,27 @@ class PageTest(unittest.TestCase):
         blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
         wanted = re.search(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
         names, encoders, printed = {}, {}, io.StringIO()
+        names["tiles"] = [rows(n, 1, n, 24, dtype=torch.float32) for n in (300, 7, 120)]
+        names["coordinates"] = [torch.zeros(1, n.shape[1], 2) for n in names["tiles"]]
         with contextlib.redirect_stdout(printed):
             for block in blocks:
-                if "slide_encoder" in block:
+                if "encode_slides" in block:
+                    model = slide_model.SlideModel(published.arguments())
+                    names["slide_encoder"] = model
+                elif "slide_encoder" in block:
                     names["slide_encoder"] = torch.nn.Module()
                     names["slide_encoder"].encoder = encoder(torch.float32)
                 exec(block, names)
-                for word in ("with_starts", "keep_mass"):
-                    if word in block:
-                        encoders[word] = names["slide_encoder"].encoder
+                if "keep_mass" in block:
+                    encoders["keep_mass"] = names["slide_encoder"].encoder
         modules = "['encoder.layers.0.self_attn', 'encoder.layers.1.self_attn']"
         self.assertEqual(printed.getvalue(), wanted + f"{modules} []\n")
         self.assertEqual(names["out"].shape, (1, 3001, 16, 48))
-        x = rows(3, 1, names["starts"][-1], 64, dtype=torch.float32)
+        for output, *slide in zip(names["outputs"], names["tiles"], names["coordinates"]):
+            torch.testing.assert_close(output[0], model(*slide)[0], rtol=1e-4, atol=1e-4)
+        x = rows(3, 1, 1200, 64, dtype=torch.float32)
         alone = encoder(torch.float32)
         replace_longnet_attention(alone)
-        found = encoders["with_starts"](x)
-        torch.testing.assert_close(found[:, 1200:1950], alone(x[:, 1200:1950]), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(encoders["keep_mass"](x), alone(x), rtol=1e-4, atol=1e-4)
         layer = names["layer"]
         self.assertIs(layer, encoders["keep_mass"].layers[-1].self_attn)
