@@ -251,6 +251,9 @@ class MaskTest(unittest.TestCase):
                 module(self.x, key_padding_mask=mask)
         with self.assertRaisesRegex(annulus.ArgumentError, "pass one of them"):
             module(self.x, key_padding_mask=self.mask, sequence_lengths=self.lengths)
+        with self.assertRaisesRegex(annulus.UnsupportedError, "'as lengths' with a process group; leave one"):
+            group = annulus.Comm.local(1)[0]
+            LongNetAttention(64, 4, [8], [1], key_padding_mask="as lengths", process_group=group)
         for make in (
             lambda word: replace_longnet_attention(encoder(), key_padding_mask=word),
             lambda word: LongNetAttention(64, 4, [8], [1], key_padding_mask=word),

@@ -42,7 +42,7 @@ class LongNetAttention(MultiheadDilatedAttention):
         "exact" padding or several sequences in a call.
     key_padding_mask: None: forward() ignores the mask, as that code does. "as lengths": forward() takes the mask for the
         lengths of padded sequences, each computed as if it were alone. The mask may then only mask positions at the
-        end of a batch entry. forward() reads the mask on the host.
+        end of a batch entry. forward() reads the mask on the host. Not possible with process_group.
 
     All other arguments are those of MultiheadDilatedAttention. For backward a module saves for each position the input,
     q, k, v, the attention's output and with subln the normalised output, embed_dim numbers each in the dtype of q. It
@@ -166,6 +166,8 @@ class LongNetAttention(MultiheadDilatedAttention):
             raise ArgumentError(f"padding is {self.config.padding!r}; with misplaced_rows it must be 'zero_keys'")
         if misplaced_rows and self.process_group is not None:
             raise UnsupportedError("misplaced_rows is 'as published' with a process group; leave one of them out")
+        if key_padding_mask and self.process_group is not None:
+            raise UnsupportedError("key_padding_mask is 'as lengths' with a process group; leave one of them out")
         self.misplaced_rows = misplaced_rows
         self.key_padding_mask = key_padding_mask
         branches = [(branch.segment_length, branch.dilation) for branch in self.config.branches]
