@@ -30,6 +30,7 @@ from torch.utils.checkpoint import checkpoint
 
 import annulus
 import published
+import slide_model
 from processes import run_ranks
 from annulus.torch import LongNetAttention, replace_longnet_attention
 from annulus.torch._functional import attend
@@ -204,7 +205,8 @@ class ReplaceTest(Case):
 
     def test_copies_known_by_what_they_have(self):
         """A class of another name is recognised by dense_to_sparse(), with a list in a string and without a norm."""
-        kind = type("Attention", (torch.nn.Module,), {"forward": None, "dense_to_sparse": None})
+        names = {"forward": published.DilatedAttention.forward, "dense_to_sparse": None}
+        kind = type("Attention", (torch.nn.Module,), names)
         model = encoder(segment_length="[16, 48]", subln=False)
         for layer in model.layers:
             layer.self_attn.__class__ = kind
@@ -554,23 +556,23 @@ class PageTest(unittest.TestCase):
         blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
         blocks = [block for block in blocks if "annulus.slides" not in block]
         wanted = re.search(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
-        names, encoders, printed = {}, {}, io.StringIO()
+        names, printed = {}, io.StringIO()
+        names["tiles"] = [rows(n, 1, n, 24, dtype=torch.float32) for n in (300, 7, 120)]
+        names["coordinates"] = [torch.zeros(1, n.shape[1], 2) for n in names["tiles"]]
         with contextlib.redirect_stdout(printed):
             for block in blocks:
-                if "slide_encoder" in block:
+                if "encode_slides" in block:
+                    model = slide_model.SlideModel(published.arguments())
+                    names["slide_encoder"] = model
+                elif "slide_encoder" in block:
                     names["slide_encoder"] = torch.nn.Module()
                     names["slide_encoder"].encoder = encoder(torch.float32)
                 exec(block, names)
-                if "with_starts" in block:
-                    encoders["with_starts"] = names["slide_encoder"].encoder
         modules = "['encoder.layers.0.self_attn', 'encoder.layers.1.self_attn']"
         self.assertEqual(printed.getvalue(), wanted + f"{modules} []\n")
         self.assertEqual(names["out"].shape, (1, 3001, 16, 48))
-        x = rows(3, 1, names["starts"][-1], 64, dtype=torch.float32)
-        alone = encoder(torch.float32)
-        replace_longnet_attention(alone)
-        found = encoders["with_starts"](x)
-        torch.testing.assert_close(found[:, 1200:1950], alone(x[:, 1200:1950]), rtol=1e-4, atol=1e-4)
+        for output, *slide in zip(names["outputs"], names["tiles"], names["coordinates"]):
+            torch.testing.assert_close(output[0], model(*slide)[0], rtol=1e-4, atol=1e-4)
 
     def run_block(self, page, word):
         """Runs the one Python block of `page` that has `word`. Returns its names and what it printed."""

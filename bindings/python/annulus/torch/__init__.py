@@ -15,6 +15,7 @@ from ._longnet import LongNetAttention
 from ._mass import attention_mass
 from ._merge import merge
 from ._modules import MultiheadDilatedAttention
+from ._packed import encode_slides
 from ._ranks import reconnect
 from ._replace import AttentionFound, Replacements, replace_longnet_attention
 
@@ -25,6 +26,7 @@ __all__ = [
     "Replacements",
     "attention_mass",
     "dilated_attention",
+    "encode_slides",
     "merge",
     "reconnect",
     "replace_longnet_attention",

@@ -7,7 +7,7 @@ import ast
 import functools
 import re
 import types
-from typing import Any, Literal, Sequence, Tuple
+from typing import Any, List, Literal, Sequence, Tuple
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,6 +18,9 @@ from .._errors import ArgumentError, UnsupportedError
 from ._functional import _untraced, attend
 from ._merge import merge
 from ._modules import MultiheadDilatedAttention, _branches
+from ._published import Returned
+
+_PUBLISHED = Returned()  # what the published forward() returns
 
 
 class LongNetAttention(MultiheadDilatedAttention):
@@ -37,6 +40,9 @@ class LongNetAttention(MultiheadDilatedAttention):
     misplaced_rows: None, or "as published" for weights that need the outputs of that code: rows are put where it puts
         them. Such a branch is computed by itself, on padded copies of q, k and v. Not possible with process_group,
         "exact" padding or several sequences in a call.
+    key_padding_mask: None: forward() ignores the mask, as that code does. "as lengths": forward() takes the mask for the
+        lengths of padded sequences, each computed as if it were alone. The mask may then only mask positions at the
+        end of a batch entry. forward() reads the mask on the host. Not possible with process_group.
 
     All other arguments are those of MultiheadDilatedAttention. For backward a module saves for each position the input,
     q, k, v, the attention's output and with subln the normalised output, embed_dim numbers each in the dtype of q. It
@@ -47,6 +53,9 @@ class LongNetAttention(MultiheadDilatedAttention):
     args, scaling, self_attention, encoder_decoder_attention, xpos: the attributes of that code's module.
     misplaced_beyond: the most positions that a sequence may have before that code misplaces rows; None: any number.
     """
+
+    _returned = _PUBLISHED
+    _packed: List[int] | None = None  # the starts of the slides whose rows come, while encode_slides() works
 
     def __init__(
         self,
@@ -60,6 +69,7 @@ class LongNetAttention(MultiheadDilatedAttention):
         dropout: float = 0.0,
         padding: str = "zero_keys",
         misplaced_rows: Literal["as published"] | None = None,
+        key_padding_mask: Literal["as lengths"] | None = None,
         **others: Any,
     ) -> None:
         super().__init__(
@@ -80,7 +90,7 @@ class LongNetAttention(MultiheadDilatedAttention):
         self.encoder_decoder_attention = False
         self.xpos = None
         self.dropout = dropout
-        self._set_misplaced_rows(misplaced_rows)
+        self._set_words(misplaced_rows, key_padding_mask)
 
     @classmethod
     def from_args(
@@ -94,6 +104,7 @@ class LongNetAttention(MultiheadDilatedAttention):
         subln: bool = False,
         *,
         misplaced_rows: Literal["as published"] | None = None,
+        key_padding_mask: Literal["as lengths"] | None = None,
     ) -> LongNetAttention:
         """Makes a module from the arguments of torchscale's DilatedAttention, to replace it in a model's code.
 
@@ -109,39 +120,56 @@ class LongNetAttention(MultiheadDilatedAttention):
             dropout=dropout,
             process_group=group_of_args(args),
             misplaced_rows=misplaced_rows,
+            key_padding_mask=key_padding_mask,
         )
         module.args = args
         return module
 
     @classmethod
     def _in_place_of(
-        cls, published: Any, misplaced_rows: Literal["as published"] | None, dropout: float
+        cls,
+        published: Any,
+        misplaced_rows: Literal["as published"] | None,
+        key_padding_mask: Literal["as lengths"] | None,
+        dropout: float,
+        returned: Returned,
+        group: Any,
     ) -> LongNetAttention:
-        """Makes a module that shares all attributes, submodules and hooks of a published module, without copies."""
+        """Makes a module that shares all attributes, submodules and hooks of a published module, without copies.
+
+        returned: what its forward() returns. group: the process group that shares the rows; None: that of its args.
+        """
         module = cls.__new__(cls)
         module.__dict__.update(published.__dict__)
         branches = _branches(*branches_of_args(published.args, getattr(published, "encoder_decoder_attention", False)))
         width: Any = getattr(published, "embed_dim", None)
         module._set_up(width, published.num_heads, None, branches, False, {"padding": "zero_keys"})
         module.batch_first = True
-        module.process_group = group_of_args(published.args)
+        module.process_group = group_of_args(published.args) if group is None else group
         module.shards = None
         module.dropout = dropout
         if not hasattr(module, "inner_attn_ln"):
             module.inner_attn_ln = None
-        module._set_misplaced_rows(misplaced_rows)
+        if returned != _PUBLISHED:
+            module._returned = returned
+        module._set_words(misplaced_rows, key_padding_mask)
         return module
 
     def _init_parameters(self) -> None:
         """Does nothing, since the constructor of the published code does not call reset_parameters()."""
 
-    def _set_misplaced_rows(self, misplaced_rows: Literal["as published"] | None) -> None:
-        check_misplaced_rows(misplaced_rows)
+    def _set_words(
+        self, misplaced_rows: Literal["as published"] | None, key_padding_mask: Literal["as lengths"] | None
+    ) -> None:
+        check_words(misplaced_rows, key_padding_mask)
         if misplaced_rows and self.config.padding != "zero_keys":
             raise ArgumentError(f"padding is {self.config.padding!r}; with misplaced_rows it must be 'zero_keys'")
         if misplaced_rows and self.process_group is not None:
             raise UnsupportedError("misplaced_rows is 'as published' with a process group; leave one of them out")
+        if key_padding_mask and self.process_group is not None:
+            raise UnsupportedError("key_padding_mask is 'as lengths' with a process group; leave one of them out")
         self.misplaced_rows = misplaced_rows
+        self.key_padding_mask = key_padding_mask
         branches = [(branch.segment_length, branch.dilation) for branch in self.config.branches]
         self.misplaced_beyond = min((w for w, r in branches if w % r), default=None)
 
@@ -162,8 +190,8 @@ class LongNetAttention(MultiheadDilatedAttention):
     ) -> Tuple[Tensor, None]:
         """Computes query, key, value [B, N, E] -> (output [B, N, E], None). Arguments have the published names.
 
-        key_padding_mask: has no effect, as in the published module. incremental_state, attn_mask and rel_pos must be
-            None.
+        key_padding_mask: [B, N], not 0 at masked positions. It has no effect, as in the published module, unless the
+            module's key_padding_mask is "as lengths". incremental_state, attn_mask and rel_pos must be None.
         sequence_starts, sequence_lengths: as MultiheadDilatedAttention's. The published module has neither.
         """
         if incremental_state is not None or attn_mask is not None or rel_pos is not None:
@@ -175,9 +203,31 @@ class LongNetAttention(MultiheadDilatedAttention):
                 f"dropout is {self.dropout} and the module is in training mode; annulus has no dropout of attention "
                 "weights: set dropout = 0, or call eval()"
             )
-        return super().forward(
+        if self.key_padding_mask and key_padding_mask is not None:
+            lengths = lengths_of_mask(key_padding_mask, query.shape[:-1])
+            if lengths is not None and (sequence_starts is not None or sequence_lengths is not None):
+                raise ArgumentError(
+                    "key_padding_mask masks positions, and sequence_starts or sequence_lengths is given; pass one of them"
+                )
+            sequence_lengths = lengths or sequence_lengths
+        if self._packed is not None:
+            sequence_starts = self._starts_of(query, sequence_starts, sequence_lengths)
+        result = super().forward(
             query, key, value, is_causal, sequence_starts=sequence_starts, sequence_lengths=sequence_lengths
         )
+        return result if self._returned is _PUBLISHED else self._returned.of(result[0])
+
+    def _starts_of(self, query: Tensor, starts: Any, lengths: Any) -> Any:
+        """Returns the starts of packed slides. Refuses rows that are not those of encode_slides()."""
+        packed: Any = self._packed
+        if starts is not None or lengths is not None:
+            raise ArgumentError("sequence_starts or sequence_lengths is given within encode_slides(); leave them out")
+        if query.shape[:-1] != (1, packed[-1]):
+            raise UnsupportedError(
+                f"attention gets rows of shape {list(query.shape[:-1])} where encode_slides() packed [1, {packed[-1]}]; "
+                "nothing in the encoder may add or remove rows, such as class tokens"
+            )
+        return packed
 
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, starts: Any, lengths: Any) -> Tensor:
         if self.misplaced_rows:
@@ -191,9 +241,38 @@ class LongNetAttention(MultiheadDilatedAttention):
         return super()._attention(q, k, v, causal, starts, lengths)
 
 
-def check_misplaced_rows(misplaced_rows: Any) -> None:
+def check_words(misplaced_rows: Any, key_padding_mask: Any) -> None:
+    """Refuses words that LongNetAttention does not know."""
     if misplaced_rows not in (None, "as published"):
         raise ArgumentError(f"misplaced_rows is {misplaced_rows!r}; it must be None or 'as published'")
+    if key_padding_mask not in (None, "as lengths"):
+        raise ArgumentError(f"key_padding_mask is {key_padding_mask!r}; it must be None or 'as lengths'")
+
+
+@_untraced
+def lengths_of_mask(mask: Any, shape: Sequence[int]) -> List[int] | None:
+    """Returns the number of positions that a key_padding_mask leaves of each batch entry, None if it leaves all.
+
+    Refuses masks that mask a position before one that they do not mask. shape: [B, N].
+    """
+    if not isinstance(mask, Tensor) or tuple(mask.shape) != tuple(shape):
+        has = f"shape {list(mask.shape)}" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
+        raise ArgumentError(f"key_padding_mask has {has}; it must be a tensor of shape {list(shape)}")
+    if mask.is_floating_point() or mask.is_complex():
+        raise ArgumentError(f"key_padding_mask is {mask.dtype}; it must be torch.bool or an integer dtype")
+    masked = mask.detach().ne(0).cpu()
+    if not masked.any():
+        return None
+    gaps = (masked[..., :-1] & ~masked[..., 1:]).nonzero()
+    if len(gaps):
+        *entry, position = gaps[0].tolist()
+        where = f" of batch entry {entry[0]}" if entry else ""
+        raise ArgumentError(
+            f"key_padding_mask masks position {position}{where} but not position {position + 1}; it must mask "
+            "positions at the end alone"
+        )
+    lengths: List[int] = (~masked).sum(-1).reshape(-1).tolist()
+    return lengths
 
 
 def branches_of_args(args: Any, encoder_decoder_attention: bool) -> Tuple[Sequence[int], Sequence[int]]:

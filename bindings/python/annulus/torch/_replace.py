@@ -8,11 +8,14 @@ from typing import Any, Dict, List, Literal, Tuple
 
 from torch import nn
 
+from .._arguments import flag
 from .._errors import ArgumentError, Error, UnsupportedError
 from .._mistakes import warn
-from ._longnet import LongNetAttention, check_misplaced_rows
-
-_PROJECTIONS = ("k_proj", "v_proj", "q_proj", "out_proj")
+from ._encoder import find_encoder
+from ._longnet import LongNetAttention, check_words
+from ._published import PROJECTIONS, difference, looks_published, returned
+from ._ranks import is_group
+from ._shared import SharedForward
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +45,14 @@ class Replacements:
 
     found: Tuple[AttentionFound, ...]
 
-    def __init__(self, found: List[AttentionFound], places: List[Tuple[nn.Module, str, nn.Module, nn.Module]]) -> None:
+    def __init__(
+        self,
+        found: List[AttentionFound],
+        places: List[Tuple[nn.Module, str, nn.Module, nn.Module]],
+        shared: SharedForward | None = None,
+    ) -> None:
         self.found = tuple(found)
+        self._shared = shared
         self._places = places  # the parent, the name in it, the published module, ours
 
     @property
@@ -73,6 +82,9 @@ class Replacements:
             published.training = ours.training
             holder._modules[name] = published
         self._places = []
+        if self._shared is not None:
+            self._shared.remove()
+            self._shared = None
 
     def __str__(self) -> str:
         lines = [str(one) for one in self.found]
@@ -83,19 +95,34 @@ class Replacements:
 
 
 def replace_longnet_attention(
-    model: nn.Module, *, misplaced_rows: Literal["as published"] | None = None, dry_run: bool = False
+    model: nn.Module,
+    *,
+    misplaced_rows: Literal["as published"] | None = None,
+    key_padding_mask: Literal["as lengths"] | None = None,
+    assume_published: bool = False,
+    process_group: Any = None,
+    dry_run: bool = False,
 ) -> Replacements:
     """Puts a LongNetAttention in the place of every attention module of LongNet's published code in a model.
 
         print(replace_longnet_attention(model))
 
-    A module is recognised by its attributes, whichever copy of torchscale it comes from: k_proj, v_proj, q_proj,
-    out_proj, num_heads, args with segment_length and dilated_ratio, and dense_to_sparse() or a class whose name has
-    "dilated" in it. Its replacement shares its submodules, parameters, hooks and attributes, so state_dict() and
-    optimizers see no difference. A module that cannot be replaced stays, and the result says why. If none is replaced,
-    a warning says why.
+    A module with the attributes of torchscale's DilatedAttention is replaced if its forward(), and every function that
+    forward() calls, is the code that torchscale and Prov-GigaPath published. Comments and line breaks may differ. The
+    replacement shares the module's submodules, parameters, hooks and attributes, so state_dict() and optimizers see no
+    difference. A module that cannot be replaced stays, and the result says why. If none is replaced, a warning says
+    why.
 
-    misplaced_rows: as LongNetAttention takes it.
+    misplaced_rows, key_padding_mask: as LongNetAttention takes them.
+    assume_published: also replace modules whose code is another one, or cannot be read: the caller knows that they
+        compute what the published code computes. forward() then returns a tuple, a list or a tensor as theirs does,
+        with None for all values but the output.
+    process_group: a group of torch.distributed whose ranks share each slide: one slide is computed by all GPUs. Every
+        rank calls the model with the same whole slide, with the same parameters, and gets the whole result. Between,
+        each rank has a part of the rows in the encoder, the smallest module around all attention. All parameters have
+        the gradients of one rank, so every rank makes the same step. In training the ranks draw different numbers for
+        dropout. Nothing else may reduce gradients over this group (no DDP). If one module cannot be replaced, none is,
+        and an error says why. None, or a group of one rank: the slides are not shared.
     dry_run: change nothing, only say what would be done.
 
     Wrap the model (DDP, FSDP, checkpointing) before or after. Call torch.compile or fully_shard() on a single attention
@@ -103,19 +130,21 @@ def replace_longnet_attention(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
-    check_misplaced_rows(misplaced_rows)
+    check_words(misplaced_rows, key_padding_mask)
+    flag("assume_published", assume_published)
+    group = _checked_group(process_group)
     found: List[AttentionFound] = []
     places: List[Tuple[nn.Module, str, nn.Module, nn.Module]] = []
     made: Dict[nn.Module, LongNetAttention] = {}  # a module may have several places
     modules = dict(model.named_modules(remove_duplicate=False))
     for name, module in modules.items():
-        if not _is_published(module):
+        if isinstance(module, LongNetAttention) or not looks_published(module):
             continue
         parent, _, child = name.rpartition(".")
         try:
             if not name:
                 raise UnsupportedError("it is the model itself; put what holds it here")
-            ours = made.get(module) or _made(module, child, misplaced_rows)
+            ours = made.get(module) or _made(module, child, misplaced_rows, key_padding_mask, assume_published, group)
         except (Error, TypeError) as error:
             found.append(AttentionFound(name, type(module).__name__, False, str(error)))
             continue
@@ -125,26 +154,45 @@ def replace_longnet_attention(
     if not made and not any(isinstance(module, LongNetAttention) for module in modules.values()):
         why = str(found[0]) if found else "it has no attention module of LongNet's published code"
         warn(f"nothing of this {type(model).__name__} is replaced: {why}")
+    if group is not None and any(not one.replaced for one in found):
+        lines = "\n".join(str(one) for one in found if not one.replaced)
+        raise UnsupportedError(f"process_group is given, and attention is left that needs all rows of a slide: {lines}")
     if dry_run:
         places = []
     for holder, child, _, replacement in places:
         holder._modules[child] = replacement
-    return Replacements(found, places)
+    shared = None
+    if group is not None and places:
+        try:
+            encoder, attention = find_encoder(model)
+            if any(module.process_group is not group for module in attention):
+                raise UnsupportedError("process_group is given, and the encoder has a LongNetAttention without it")
+            shared = SharedForward(encoder, group)
+        except UnsupportedError:
+            Replacements(found, places).undo()
+            raise
+    return Replacements(found, places, shared)
 
 
-def _is_published(module: nn.Module) -> bool:
-    """Returns whether a module has the attributes of the published code's attention with dilated branches."""
-    args = getattr(module, "args", None)
-    return (
-        not isinstance(module, LongNetAttention)
-        and all(module._modules.get(name) is not None for name in _PROJECTIONS)  # wrappers only show a module's inside
-        and hasattr(module, "num_heads")
-        and getattr(args, "segment_length", None) is not None
-        and getattr(args, "dilated_ratio", None) is not None
-    )
+def _checked_group(group: Any) -> Any:
+    """Returns a process group of several ranks, or None."""
+    if group is None:
+        return None
+    if not is_group(group):
+        raise ArgumentError(f"process_group is {group!r}; it must be None or a group of torch.distributed")
+    import torch.distributed as dist
+
+    return group if dist.get_world_size(group) > 1 else None
 
 
-def _made(module: Any, name: str, misplaced_rows: Literal["as published"] | None) -> LongNetAttention:
+def _made(
+    module: Any,
+    name: str,
+    misplaced_rows: Literal["as published"] | None,
+    key_padding_mask: Literal["as lengths"] | None,
+    assume_published: bool,
+    group: Any,
+) -> LongNetAttention:
     """Makes the replacement of a published module, or raises an error that says why it cannot.
 
     name: the last part of the module's name.
@@ -156,7 +204,7 @@ def _made(module: Any, name: str, misplaced_rows: Literal["as published"] | None
         )
     if getattr(module, "xpos", None) is not None:
         raise UnsupportedError("it has xpos, relative positions; they are not supported")
-    parts = (*_PROJECTIONS, "inner_attn_ln")
+    parts = (*PROJECTIONS, "inner_attn_ln")
     for part in parts:
         if hasattr(getattr(module, part, None), "split_position"):
             raise UnsupportedError(f"{part} is a {type(getattr(module, part)).__name__}; multiway is not supported")
@@ -170,11 +218,21 @@ def _made(module: Any, name: str, misplaced_rows: Literal["as published"] | None
         raise UnsupportedError("torch.compile was applied to it by itself; replace before that")
     if hasattr(module, "unshard") and hasattr(module, "reshard"):
         raise UnsupportedError("fully_shard() was applied to it by itself; replace before that")
-    return LongNetAttention._in_place_of(module, misplaced_rows, _dropout_of(module))
+    other = None if assume_published else difference(module)
+    if other is not None:
+        raise UnsupportedError(f"{other}; if it computes what the published one computes, pass assume_published=True")
+    what = returned(module)
+    if what is None:
+        raise UnsupportedError(
+            "the source of its forward() does not say whether it returns a tuple, a list or a tensor"
+        )
+    return LongNetAttention._in_place_of(module, misplaced_rows, key_padding_mask, _dropout_of(module), what, group)
 
 
 def _note(ours: LongNetAttention) -> str:
     notes = []
+    if ours._returned.has_others:
+        notes.append("of the values that its forward() returns only the output is computed, the others become None")
     if ours.dropout:
         notes.append(f"dropout of attention weights is {ours.dropout}: in eval() mode alone")
     if ours.misplaced_beyond is not None and not ours.misplaced_rows:
