@@ -35,8 +35,8 @@ void build(Tree tree) {
         return;
     const std::size_t middle = tree.size() / 2;
     const Axis axis = widest_axis(tree);
-    std::ranges::nth_element(tree, tree.begin() + static_cast<std::ptrdiff_t>(middle), {},
-                             [axis](const Node &node) { return node.point.*axis; });
+    std::nth_element(tree.begin(), tree.begin() + static_cast<std::ptrdiff_t>(middle), tree.end(),
+                     [axis](const Node &a, const Node &b) { return a.point.*axis < b.point.*axis; });
     tree[middle].axis = axis;
     build(tree.first(middle));
     build(tree.subspan(middle + 1));
@@ -64,8 +64,7 @@ void search(Tree tree, const Point &from, double &nearest) {
 
 std::optional<double> median_nearest_distance(std::vector<Point> points) {
     std::ranges::sort(points, {}, [](const Point &point) { return std::pair(point.x, point.y); });
-    const auto repeated = std::ranges::unique(points);
-    points.erase(repeated.begin(), repeated.end());
+    points.erase(std::unique(points.begin(), points.end()), points.end());
     if (points.size() < 2)
         return std::nullopt;
     std::vector<Node> tree;

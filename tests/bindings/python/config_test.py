@@ -261,7 +261,7 @@ class ConfigTest(unittest.TestCase):
 
     def test_only_what_is_public_is_listed(self):
         listed = {name for name in dir(annulus) if not name.startswith("__")}
-        self.assertEqual(listed, {*annulus.__all__, "jax", "torch", "types"})
+        self.assertEqual(listed, {*annulus.__all__, "jax", "slides", "torch", "types"})
         for name in annulus.__all__:
             getattr(annulus, name)
 

@@ -26,7 +26,7 @@ Q, K, V, D_OUT = capi.numbers(5, SHAPE, SHAPE, SHAPE, SHAPE)
 INTERRUPTED = """
 engine = %r
 import annulus, numpy, os, signal, threading
-q = numpy.zeros((1, 1000000, 2, 64), "float32")
+q = numpy.zeros((1, 1000000, 1, 8), "float32")
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     annulus.attention(q, q, q, [(0, 1)], engine=engine)
@@ -53,7 +53,7 @@ except KeyboardInterrupt:
 LEFT_ALONE = """
 engine = %r
 import annulus, numpy, threading, time
-q = numpy.zeros((1, 1000000, 2, 64), "float32")
+q = numpy.zeros((1, 1000000, 1, 8), "float32")
 threading.Thread(target=lambda: annulus.attention(q, q, q, [(0, 1)], engine=engine), daemon=True).start()
 time.sleep(0.5)
 """
@@ -62,7 +62,7 @@ time.sleep(0.5)
 FORKED = """
 import annulus, numpy, os, signal, threading, time, warnings
 warnings.simplefilter("ignore")
-q = numpy.zeros((1, 1000000, 2, 64), "float32")
+q = numpy.zeros((1, 1000000, 1, 8), "float32")
 small = q[:, :64]
 busy, idle = annulus.Context([(0, 1)]), annulus.Context([(0, 1)])
 threading.Thread(target=lambda: busy.forward(q, q, q), daemon=True).start()

@@ -94,7 +94,7 @@ class SlideMap:
         thumbnail: a picture of the whole slide, an array [height, width, 3] or the path of a file, to draw the tiles
             over. thumbnail_scale: how many of the unit of the coordinates a pixel of it is wide.
 
-        Where tiles overlap, their mean is drawn. Each tile gets at least two dots on a side: the figure has up to 4096
+        Overlapping tiles are drawn as their mean. Each tile gets at least two dots on a side: the figure has up to 4096
         dots for that, and refuses smaller tiles.
         """
         if quantity is None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether a module is LongNet's published attention by its attributes, and whether its code is LongNet's published code: its forward(), and every function that forward() calls.
+"""Says whether a module has the attributes of LongNet's published attention, and whether its code is the published one:
+its forward(), and every function that forward() calls.
 
 Functions are compared by digests of their syntax trees, so comments, docstrings, annotations, spaces and line breaks
 may differ. tests/bindings/python/torch_forks_test.py computes the digests from checkouts.
