@@ -103,6 +103,8 @@ template <class Visitor> void visit(annulus_dtype dtype, const Visitor &visitor)
 } // namespace
 
 void convert(annulus_dtype to, void *target, annulus_dtype from, const void *source, std::size_t count) {
+    if (count == 0) // memcpy() takes no null pointers even then
+        return;
     if (to == from) {
         std::memcpy(target, source, count * static_cast<std::size_t>(dtype_bytes(to)));
         return;
