@@ -16,22 +16,28 @@ from .._shards import Shards, shards_of
 from ._ranks import check_word, shards_of_word
 
 
+def gather_rows(own: Tensor, group: Any, shards: Shards, axis: int) -> Tensor:
+    """Returns the rows of all ranks along `axis`, in the order of their positions. own: this rank's rows."""
+    import torch.distributed as dist
+
+    rows = [shards.rows(rank) for rank in range(dist.get_world_size(group))]
+    shape = [*own.shape]
+    shape[axis] = max(rows)
+    padded = own.new_zeros(shape)
+    padded.narrow(axis, 0, own.shape[axis]).copy_(own)
+    parts = [torch.empty_like(padded) for _ in rows]
+    # As bytes, since not every backend knows every dtype.
+    dist.all_gather([part.view(torch.uint8) for part in parts], padded.view(torch.uint8), group=group)
+    return shards.join([part.narrow(axis, 0, count) for part, count in zip(parts, rows)], axis)
+
+
 class _Gather(torch.autograd.Function):
     """Gathers the rows [..., N, heads, D] of all ranks. The gradient is that of the sum of all ranks' losses."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, group: Any, shards: Shards) -> Tensor:
-        import torch.distributed as dist
-
         ctx.group, ctx.shards = group, shards
-        rows = [shards.rows(rank) for rank in range(dist.get_world_size(group))]
-        *batch, _, heads, dim = own.shape
-        padded = own.new_zeros((*batch, max(rows), heads, dim))
-        padded.narrow(-3, 0, own.shape[-3]).copy_(own)
-        parts = [torch.empty_like(padded) for _ in rows]
-        # As bytes, since not every backend knows every dtype.
-        dist.all_gather([part.view(torch.uint8) for part in parts], padded.view(torch.uint8), group=group)
-        return shards.join([part.narrow(-3, 0, count) for part, count in zip(parts, rows)], axis=-3)
+        return gather_rows(own, group, shards, -3)
 
     @staticmethod
     @once_differentiable

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .._errors import ArgumentError
+from .._shards import Shards
 from ._encoder import map_rows, rows_of_input
+from ._gathered import gather_rows
 
 
 class SharedForward:
@@ -42,21 +44,23 @@ class SharedForward:
         self._summed = {}
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        import torch.distributed as dist
+
         inner = self.inner or type(self.encoder).forward.__get__(self.encoder)
         rows = rows_of_input(arguments, keywords, self.encoder)
         batch, length = rows.shape[:2]
-        parts = self._parts(rows)
+        shards = self._shards(rows)
         self._sum_gradients()
         arguments, keywords = map_rows(
-            (arguments, keywords), (batch, length), lambda tensor: _Cut.apply(tensor, self.group, parts)
+            (arguments, keywords), (batch, length), lambda tensor: _Cut.apply(tensor, self.group, shards)
         )
-        own = parts.own
         with self._own_random_numbers(rows.device):
             result = inner(*arguments, **keywords)
-        return map_rows(result, (batch, own), lambda tensor: _Join.apply(tensor, self.group, parts))
+        own_rows = shards.rows(dist.get_rank(self.group))
+        return map_rows(result, (batch, own_rows), lambda tensor: _Join.apply(tensor, self.group, shards))
 
-    def _parts(self, rows: Tensor) -> _Parts:
-        """Returns the ranks' parts of the rows. Refuses ranks that have different slides."""
+    def _shards(self, rows: Tensor) -> Shards:
+        """Returns the shards of the rows. Refuses ranks that have different slides."""
         import torch.distributed as dist
 
         shape = torch.tensor(rows.shape, device=rows.device)
@@ -69,10 +73,10 @@ class SharedForward:
                     f"rank 0 calls the encoder with rows of shape {list(said[0])} and rank {rank} with {list(theirs)}; "
                     "all ranks must call the model with the same whole slide"
                 )
-        return _Parts(rows.shape[1], len(said), dist.get_rank(self.group))
+        return Shards.even(rows.shape[1], len(said))
 
     def _sum_gradients(self) -> None:
-        """Has the gradients of the encoder's parameters summed, also of those that were added since the last call."""
+        """Sums the gradients of the encoder's parameters over the ranks. New parameters since the last call are included."""
         import torch.distributed as dist
 
         def summed(gradient: Tensor) -> Tensor:
@@ -102,54 +106,36 @@ class SharedForward:
             yield
 
 
-class _Parts:
-    """The rows that each rank has: consecutive ones, whose numbers differ by 1 at most."""
-
-    def __init__(self, length: int, ranks: int, rank: int) -> None:
-        self.counts = [length // ranks + (one < length % ranks) for one in range(ranks)]
-        self.start = sum(self.counts[:rank])
-        self.own = self.counts[rank]
-
-
-def _cut(whole: Tensor, parts: _Parts) -> Tensor:
-    return whole.narrow(1, parts.start, parts.own).contiguous()
-
-
-def _join(own: Tensor, group: Any, parts: _Parts) -> Tensor:
-    """Returns the rows [B, N, ...] of all ranks."""
+def _cut(whole: Tensor, group: Any, shards: Shards) -> Tensor:
+    """Returns this rank's rows of a tensor [B, N, ...]."""
     import torch.distributed as dist
 
-    padded = own.new_zeros((own.shape[0], max(parts.counts), *own.shape[2:]))
-    padded.narrow(1, 0, parts.own).copy_(own)
-    found: List[Tensor] = [torch.empty_like(padded) for _ in parts.counts]
-    # As bytes, since not every backend knows every dtype.
-    dist.all_gather([one.view(torch.uint8) for one in found], padded.view(torch.uint8), group=group)
-    return torch.cat([one.narrow(1, 0, count) for one, count in zip(found, parts.counts)], 1)
+    return shards.cut(whole, dist.get_rank(group)).contiguous()
 
 
 class _Cut(torch.autograd.Function):
-    """Returns this rank's rows. Its gradient is that of all ranks' rows, so what comes before needs no sum."""
+    """Returns this rank's rows. The gradient has the rows of all ranks, so what comes before the encoder needs no sum."""
 
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, group: Any, parts: _Parts) -> Tensor:
-        ctx.group, ctx.parts = group, parts
-        return _cut(whole, parts)
+    def forward(ctx: Any, whole: Tensor, group: Any, shards: Shards) -> Tensor:
+        ctx.group, ctx.shards = group, shards
+        return _cut(whole, group, shards)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tuple[Tensor, None, None]:
-        return _join(gradient.contiguous(), ctx.group, ctx.parts), None, None
+        return gather_rows(gradient, ctx.group, ctx.shards, 1), None, None
 
 
 class _Join(torch.autograd.Function):
-    """Returns the rows of all ranks. All ranks compute one loss of them, so the gradient is that of this rank's rows."""
+    """Returns the rows of all ranks. All ranks compute one loss from them, so the gradient has only this rank's rows."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, group: Any, parts: _Parts) -> Tensor:
-        ctx.parts = parts
-        return _join(own.contiguous(), group, parts)
+    def forward(ctx: Any, own: Tensor, group: Any, shards: Shards) -> Tensor:
+        ctx.group, ctx.shards = group, shards
+        return gather_rows(own, group, shards, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tuple[Tensor, None, None]:
-        return _cut(gradient, ctx.parts), None, None
+        return _cut(gradient, ctx.group, ctx.shards), None, None
