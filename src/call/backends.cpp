@@ -20,6 +20,7 @@ namespace {
 const Engine *const cpu_engines[] = {&cpu_engine, &reference_engine};
 
 const Backend cpu_backend{
+    ANNULUS_DEVICE_CPU,
     cpu_engines,
     [] { return 1; },
     [](int) -> std::unique_ptr<Device> { return std::make_unique<CpuDevice>(); },
@@ -42,10 +43,10 @@ int device_count(annulus_device device) {
     return plugin ? plugin->backend.device_count() : 0;
 }
 
-void check_has_engine(const Backend &backend, annulus_device device, annulus_engine engine) {
+void check_has_engine(const Backend &backend, annulus_engine engine) {
     if (std::ranges::none_of(backend.engines, [&](const Engine *candidate) { return candidate->id == engine; }))
         throw Error(ANNULUS_ERROR_UNSUPPORTED, "this build has no engine %s for %s", engine_name(engine),
-                    device_name(device));
+                    device_name(backend.device));
 }
 
 } // namespace annulus

@@ -15,7 +15,7 @@ const Backend &find_backend(annulus_device device);
 // Returns how many devices of the kind this process can use; 0 if there is no backend for it.
 int device_count(annulus_device device);
 
-// Throws Error(ANNULUS_ERROR_UNSUPPORTED) if the backend has no such engine. `device` is what messages name.
-void check_has_engine(const Backend &backend, annulus_device device, annulus_engine engine);
+// Throws Error(ANNULUS_ERROR_UNSUPPORTED) if the backend has no such engine.
+void check_has_engine(const Backend &backend, annulus_engine engine);
 
 } // namespace annulus

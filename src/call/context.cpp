@@ -19,7 +19,7 @@ const annulus_config &annulus_context::required_config() const {
 }
 
 int annulus_context::thread_limit() const {
-    if (kind != ANNULUS_DEVICE_CPU)
+    if (backend->device != ANNULUS_DEVICE_CPU)
         return 1;
     if (const int said = threads > 0 ? threads : default_threads; said > 0)
         return said;
@@ -29,7 +29,7 @@ int annulus_context::thread_limit() const {
 ExecutionSetting annulus_context::setting() const {
     const Execution &execution = required_config().execution;
     const Limits limits{thread_limit(), CallMemory::bookable(execution.workspace_limit), execution.allow_tf32};
-    ExecutionSetting setting{kind, *backend, *device, execution.engine, limits, execution.workspace_limit};
+    ExecutionSetting setting{*backend, *device, execution.engine, limits, execution.workspace_limit};
     if (comm)
         setting.links = {&comm->transport(), message_copier.get()};
     return setting;

@@ -22,7 +22,6 @@
 #include <optional>
 
 struct annulus_context {
-    annulus_device kind = ANNULUS_DEVICE_CPU;
     pid_t maker = 0; // the only process that can use a CUDA context, which a forked child cannot; 0: any process can
     mutable std::atomic<pid_t> user = 0; // the process that is in a call with it; 0: none
     const annulus::Backend *backend = nullptr;

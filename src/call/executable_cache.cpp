@@ -58,7 +58,7 @@ Selection Executables::find(annulus_pass pass, const ExecutionSetting &setting, 
     const std::span<const Engine *const> engines = setting.backend.engines;
     const bool any = setting.engine == ANNULUS_ENGINE_AUTO;
     if (!any)
-        check_has_engine(setting.backend, setting.kind, setting.engine);
+        check_has_engine(setting.backend, setting.engine);
     const char *last_reason = "this build has none for it"; // of the last engine, which supports most
     std::size_t too_large = engines.size();                 // the last engine that needs more than the limit, on a GPU
     for (std::size_t i = 0; i < engines.size(); ++i) {
@@ -73,13 +73,15 @@ Selection Executables::find(annulus_pass pass, const ExecutionSetting &setting, 
             continue;
         }
         const std::uint64_t limit = setting.limits.workspace_limit;
-        if (!any || setting.kind == ANNULUS_DEVICE_CPU || limit == 0 || executable->workspace_bytes() <= limit)
+        if (!any || setting.backend.device == ANNULUS_DEVICE_CPU || limit == 0 ||
+            executable->workspace_bytes() <= limit)
             return {*executable, engine};
         too_large = i;
     }
     if (too_large < engines.size())
         return {*prepared(pass, too_large, setting).executable, *engines[too_large]};
-    throw Error(ANNULUS_ERROR_UNSUPPORTED, "no engine can do this on %s: %s", device_name(setting.kind), last_reason);
+    throw Error(ANNULUS_ERROR_UNSUPPORTED, "no engine can do this on %s: %s", device_name(setting.backend.device),
+                last_reason);
 }
 
 template <class Refuse>

@@ -25,7 +25,6 @@ namespace annulus {
 
 // What executables are prepared for and selected by.
 struct ExecutionSetting {
-    annulus_device kind;
     const Backend &backend;
     Device &device;
     annulus_engine engine;         // the config's engine, or auto

@@ -62,7 +62,7 @@ MergeWork merge_work(const MergeArguments &arguments) {
 } // namespace
 
 void run_merge(annulus_context &context, const MergeArguments &arguments) {
-    if (context.kind == ANNULUS_DEVICE_CUDA && arguments.problem.dtype == ANNULUS_FLOAT64)
+    if (context.backend->device == ANNULUS_DEVICE_CUDA && arguments.problem.dtype == ANNULUS_FLOAT64)
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
                     "dtype of outs[0] is float64; on a CUDA device it must be float32, bfloat16 or float16");
     check_overlaps(arguments);

@@ -40,7 +40,6 @@ annulus_status annulus_context_create(annulus_context **context, annulus_device 
         if (const std::int32_t count = checked_device_count(device); count > 0)
             check_between("index", index, 0, count - 1);
         auto made = std::make_unique<annulus_context>();
-        made->kind = device;
         made->backend = &find_backend(device);
         made->device = made->backend->make_device(index);
         if (device == ANNULUS_DEVICE_CUDA) {
@@ -66,7 +65,7 @@ annulus_status annulus_context_set_config(annulus_context *context, const annulu
         if (copy.pattern.branches.empty())
             throw Error(ANNULUS_ERROR_ARGUMENT, "config has no branch; it must have at least one");
         if (copy.execution.engine != ANNULUS_ENGINE_AUTO)
-            check_has_engine(*context->backend, context->kind, copy.execution.engine);
+            check_has_engine(*context->backend, copy.execution.engine);
         context->config = std::move(copy);
         context->executables.clear();
     });
@@ -83,7 +82,7 @@ annulus_status annulus_context_copy_config(annulus_config **config, const annulu
 annulus_status annulus_context_set_stream(annulus_context *context, void *stream) {
     return guard([&] {
         const ContextUse use(context);
-        if (stream && context->kind == ANNULUS_DEVICE_CPU)
+        if (stream && context->backend->device == ANNULUS_DEVICE_CPU)
             throw Error(ANNULUS_ERROR_UNSUPPORTED, "stream is %p; it must be NULL on a CPU", stream);
         context->stream = stream;
     });
@@ -153,7 +152,7 @@ annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *
         if (comm) {
             end = comm->end;
             end->check_process("comm");
-            end->transport().check_device(target.kind, target.device->index());
+            end->transport().check_device(target.backend->device, target.device->index());
             copier = target.backend->make_message_copier();
             DeviceStreams *const streams = target.device->streams();
             if (streams && end->transport().copies_between_devices())

@@ -39,6 +39,7 @@ constexpr const NcclTransports *nccl = nullptr;
 const CudaPlugin plugin{
     version_text,
     {
+        ANNULUS_DEVICE_CUDA,
         engines,
         cuda_device_count,
         make_cuda_device,

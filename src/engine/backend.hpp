@@ -16,6 +16,7 @@ class MessageCopier; // ranks/message_copier.hpp
 
 // `threads` are CPU threads and `stream` is a cudaStream_t; each backend ignores the one that it has no use for.
 struct Backend {
+    annulus_device device;
     std::span<const Engine *const> engines; // `auto` tries them in this order
     int (*device_count)();
     // `index` is below device_count(). Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the reason if there is no device.

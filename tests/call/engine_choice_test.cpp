@@ -43,7 +43,7 @@ const Engine mma{ANNULUS_ENGINE_MMA, ANNULUS_DEVICE_CUDA, true, &prepare_idle<mm
 const Engine gemm{ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, true, &prepare_idle<gemm_bytes, 1>, nullptr};
 const Engine *const engines[] = {&fused, &mma, &gemm};
 
-const Backend backend{.engines = engines};
+const Backend backend{.device = ANNULUS_DEVICE_CUDA, .engines = engines};
 
 } // namespace
 
@@ -53,7 +53,7 @@ namespace {
 class EngineChoice : public testing::Test {
   protected:
     ExecutionSetting setting(annulus_engine engine = ANNULUS_ENGINE_AUTO, std::uint64_t limit = 0) {
-        return {ANNULUS_DEVICE_CUDA, backend, device_, engine, {.workspace_limit = limit}, 0};
+        return {backend, device_, engine, {.workspace_limit = limit}, 0};
     }
     annulus_engine chosen(std::uintptr_t address, const ExecutionSetting &setting) {
         CallTensors tensors{};
