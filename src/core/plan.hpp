@@ -148,7 +148,7 @@ class BranchPlan {
     }
     constexpr std::int64_t first_phase() const { return first_phase_; }
     constexpr std::int64_t heads_of_phase() const { return heads_of_phase_; }
-    // Returns those of the heads first … last - 1 that the branch serves, as at most three sets.
+    // Returns which of the heads first … last - 1 the branch serves, as at most three sets.
     HeadSets head_sets(std::int32_t first, std::int32_t last) const;
     // Returns the heads among first … last - 1 that have keys of this residue, in order.
     constexpr Progression users(std::int64_t residue, std::int32_t first, std::int32_t last) const;

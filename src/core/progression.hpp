@@ -53,7 +53,7 @@ constexpr Progression clip(const Progression &p, std::int64_t begin, std::int64_
 // Returns the elements that two progressions have in common, which are a progression again.
 Progression intersect(const Progression &a, const Progression &b);
 
-// Returns the sets without those sets that lie inside another one, longest first.
+// Returns the sets that lie inside no other set, longest first.
 std::vector<Progression> without_contained(std::vector<Progression> sets);
 
 // Returns the number of elements of the union, by inclusion-exclusion. Returns nothing if that takes more than `terms`

@@ -8,7 +8,7 @@
 
 namespace annulus {
 
-// The tensors of one sequence among those of a call: views of its rows.
+// Views of one sequence's rows in the tensors of a call.
 class SequenceTensors {
   public:
     // `own` is problem_of(rows, sequence), or the problem of one shard of the sequence.

@@ -214,7 +214,7 @@ class SharedSequence::Rounds {
         copy_within_rank(batch);
     }
 
-    // Writes all messages: those to other ranks to `places`, which the transport chose.
+    // Writes all messages. Messages to other ranks go to `places`, which the transport chose.
     void write(std::vector<ShardTransfer> &sends, const std::vector<Transfer> &places) {
         auto place = places.begin();
         for (ShardTransfer &send : sends) {

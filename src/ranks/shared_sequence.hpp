@@ -37,7 +37,7 @@ class SharedSequence {
 
     // What one round sends and receives.
     struct Exchange {
-        ShardBatch batch; // every message, also those between two shards of this rank
+        ShardBatch batch; // every message, also a message between two shards of this rank
         Batch travel;     // the messages from and to other ranks
     };
 

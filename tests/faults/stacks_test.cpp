@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads with little stack: the caller's and those that the library starts. 64 KiB are enough for any call.
+// Calls on threads with little stack: the caller's thread, and the library's own threads. 64 KiB are enough for any
+// call.
 #include "support/compare.hpp"
 #include "support/ranks.hpp"
 #include "support/run.hpp"

@@ -84,7 +84,7 @@ void warn_of_unused(const MapOptions &options) {
         warn("--heads is for --out, and is not used without");
 }
 
-// The masses of all keys, and those that the pattern explains if they are asked for.
+// The masses of all keys. With --relative also the expected masses, which the pattern alone explains.
 struct MapResults {
     MapResults(const MapOptions &options, const Inputs &inputs) : masses(inputs) {
         if (options.is_relative)

@@ -23,7 +23,7 @@ struct PictureOptions {
 
 // What is drawn, and the words for it.
 struct MapNumbers {
-    std::vector<double> values; // of all positions, also of those that are skipped
+    std::vector<double> values; // one for each position, skipped positions included
     std::string name;           // Attention mass
     std::string unit;           // at the colour bar
     std::string source;         // from 53 queries, mean of 2 heads

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entries of the engines `fused` and `mma`, of which a plugin has those that it was built for.
+// The entries of the engines `fused` and `mma`. A plugin defines an entry only if it was built for its GPUs.
 #pragma once
 
 #include "engine/engine.hpp"

@@ -49,7 +49,7 @@ class PagesTest(unittest.TestCase):
         self.assertLess(abs(q_sum - k_sum), 1e-5 * scale)
 
     def run_all(self, module):
-        """Returns the examples that import this module of annulus, or those that import none."""
+        """Runs the examples that import this module of annulus; without a module, the examples that import none."""
         pattern = r"^from annulus\.(\w+) import"
         mine = [each for each in examples("doc/python.md") if [module] == (re.findall(pattern, each, re.M) or [None])]
         self.assertTrue(mine)
