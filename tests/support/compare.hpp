@@ -9,7 +9,8 @@ namespace annulus::test {
 // Fails the running test if `results`, computed from `inputs`, differ from `exact` by more than the dtype explains:
 //   float64        1e-12 of the tensor
 //   float32        1e-5 of the tensor, by the Frobenius norm
-//   half precision twice the error of the plain formula in that dtype, plus one rounding unit
+//   half precision twice the error of the plain formula in that dtype, plus one rounding unit; dQ and dK also by what
+//                  the rounding of O does to O . dO
 // or if a query without keys does not have exactly O = 0, LSE = -infinity and dQ = 0.
 void expect_agreement(const Problem &problem, const Inputs &inputs, const Results &results, const Results &exact);
 
