@@ -190,9 +190,7 @@ TEST_P(RandomSequences, AreWhatEachIsAlone) {
     Problem problem = in_random_sequences(random_problem(own_seed), own_seed);
     if (!subject_takes(problem.dtype))
         problem.dtype = subject_dtypes()[own_seed % subject_dtypes().size()];
-    // Half precision says little about the few keys that remain in such short sequences.
-    const bool is_half = problem.dtype == ANNULUS_BFLOAT16 || problem.dtype == ANNULUS_FLOAT16;
-    problem.keys_once = own_seed % 2 == 1 && !is_half;
+    problem.keys_once = own_seed % 2 == 1;
     problem = taken(problem, subject());
     SCOPED_TRACE(testing::Message() << "ANNULUS_TEST_SEED=" << own_seed << " problem " << problem);
     const std::vector<RunOptions> ways = subject_ways();
