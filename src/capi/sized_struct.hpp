@@ -24,7 +24,7 @@ template <class Struct, class Member> Struct read_sized(const char *name, const 
     Struct copy{};
     const auto *copy_begin = reinterpret_cast<const std::byte *>(&copy);
     const auto *last_begin = reinterpret_cast<const std::byte *>(&(copy.*last));
-    const std::size_t min_bytes = static_cast<std::size_t>(last_begin - copy_begin) + sizeof(copy.*last);
+    const std::size_t min_bytes = static_cast<std::size_t>(last_begin - copy_begin) + sizeof(Member);
     const std::size_t size = given->size;
     if (size < min_bytes || size > max_bytes)
         throw Error(ANNULUS_ERROR_ARGUMENT, "size of %s is %zu; it must be the struct's size, here %zu", name, size,

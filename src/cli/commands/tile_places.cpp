@@ -103,8 +103,10 @@ Tiles tiles_of_rows(std::int64_t width, std::int64_t tiles) {
         throw bad_input("--grid " + std::to_string(width) + ": must be from 1 to the " + std::to_string(tiles) +
                         " positions that are drawn");
     Tiles grid{{}, 1};
-    for (std::int64_t i = 0; i < tiles; ++i)
-        grid.corners.push_back({static_cast<double>(i % width), static_cast<double>(i / width)});
+    for (std::int64_t i = 0; i < tiles; ++i) {
+        const std::int64_t column = i % width, row = i / width;
+        grid.corners.push_back({static_cast<double>(column), static_cast<double>(row)});
+    }
     return grid;
 }
 
