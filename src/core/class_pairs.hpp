@@ -15,19 +15,20 @@
 
 namespace annulus {
 
-// The queries and keys of one class. Rows are places of the segment.
+// The queries and keys of one class, by their places in the segment.
 struct ClassPair {
     Segment segment;
     Progression queries, keys;
     std::int64_t padding_keys = 0; // keys with score 0 and value 0 that each query sees in addition
 };
 
-// ---- Rows of a pair by their positions. Along a line, the rows in a window are a progression again.
+// ---- Places by their positions. Along a line, the places in a window are a progression again.
 
-// Returns the rows that may lie in a window. Along a line these rows do lie in it; along a curve they are all rows.
-constexpr Progression clip(const Segment &segment, const Progression &rows, const Window &window) {
+// Returns the places that may lie in a window. Along a line these places do lie in it; along a curve they are all
+// places.
+constexpr Progression clip(const Segment &segment, const Progression &places, const Window &window) {
     const std::int64_t start = segment.range.start;
-    return segment.curve.is_linear() ? clip(rows, window.start - start, window.end() - start) : rows;
+    return segment.curve.is_linear() ? clip(places, window.start - start, window.end() - start) : places;
 }
 
 constexpr ClassPair clip(const ClassPair &pair, const Window &queries, const Window &keys) {
@@ -35,10 +36,10 @@ constexpr ClassPair clip(const ClassPair &pair, const Window &queries, const Win
             pair.padding_keys};
 }
 
-// Calls use(position) for the rows in a window, until it returns false. Returns true if it never returned false.
+// Calls use(position) for the places in a window, until it returns false. Returns true if it never returned false.
 template <class Use>
-constexpr bool for_each_position(const Segment &segment, const Progression &rows, const Window &window, Use use) {
-    const Progression near = clip(segment, rows, window);
+constexpr bool for_each_position(const Segment &segment, const Progression &places, const Window &window, Use use) {
+    const Progression near = clip(segment, places, window);
     for (std::int64_t j = 0; j < near.count; ++j)
         if (const std::int64_t position = segment.position(near[j]);
             position >= window.start && position < window.end() && !use(position))
@@ -46,18 +47,18 @@ constexpr bool for_each_position(const Segment &segment, const Progression &rows
     return true;
 }
 
-// True if a row lies in a window. Closed form along a line. Along a curve this searches the rows or the positions of
-// the window, whichever are fewer.
-constexpr bool has_row_in(const Segment &segment, const Progression &rows, const Window &window) {
+// True if one of the places has its position in a window. Closed form along a line. Along a curve this searches the
+// places or the positions of the window, whichever are fewer.
+constexpr bool has_row_in(const Segment &segment, const Progression &places, const Window &window) {
     const Window part = intersect(segment.range, window);
     if (segment.curve.is_linear()) {
-        const std::int64_t index = first_from(rows, part.start - segment.range.start);
-        return index < rows.count && rows[index] < part.end() - segment.range.start;
+        const std::int64_t j = first_from(places, part.start - segment.range.start);
+        return j < places.count && places[j] < part.end() - segment.range.start;
     }
-    if (rows.count <= part.length)
-        return !for_each_position(segment, rows, part, [](std::int64_t) { return false; });
+    if (places.count <= part.length)
+        return !for_each_position(segment, places, part, [](std::int64_t) { return false; });
     for (std::int64_t position = part.start; position < part.end(); ++position)
-        if (contains(rows, segment.place(position)))
+        if (contains(places, segment.place(position)))
             return true;
     return false;
 }
@@ -84,7 +85,7 @@ constexpr ClassPair class_pair(const BranchPlan &branch, const Segment &segment,
             branch.has_zero_keys() ? branch.largest_class() - keys.count : 0};
 }
 
-// Returns the pair to which a query of a head belongs. It has no rows if the query belongs to none.
+// Returns the pair to which a query of a head belongs. It is empty if the query belongs to none.
 constexpr ClassPair pair_of_query(const BranchPlan &branch, std::int32_t head, std::int64_t query) {
     const Segment segment = branch.segment_at(query);
     if (!branch.serves(head))
@@ -95,8 +96,7 @@ constexpr ClassPair pair_of_query(const BranchPlan &branch, std::int32_t head, s
     return contains(pair.queries, place) ? pair : ClassPair{segment, {}, {}};
 }
 
-// Returns the pair in which a key of a segment meets queries of heads first … last - 1. It has no rows if there is
-// none.
+// Returns the pair in which a key of a segment meets queries of heads first … last - 1. It is empty if there is none.
 constexpr ClassPair pair_of_key(const BranchPlan &branch, const Segment &segment, std::int32_t first, std::int32_t last,
                                 std::int64_t key) {
     const std::int64_t residue = segment.place(key) % branch.dilation();

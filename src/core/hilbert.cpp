@@ -18,33 +18,33 @@ class RunFinder {
     std::vector<Interval> take() { return std::move(runs_); }
 
     // Adds the runs of a part of the grid. Its first cell is the position `corner`. A step along its sides adds
-    // `along_major` or `along_minor` to the position. The curve enters the part at step `index`.
+    // `along_major` or `along_minor` to the position. The curve enters the part at step `place`.
     void visit(const CurvePart &part, std::int64_t corner, std::int64_t along_major, std::int64_t along_minor,
-               std::int64_t index) {
+               std::int64_t place) {
         const std::int64_t major_end = (part.major - 1) * along_major, minor_end = (part.minor - 1) * along_minor;
         const std::int64_t lowest =
             corner + std::min<std::int64_t>(0, major_end) + std::min<std::int64_t>(0, minor_end);
         const std::int64_t highest =
             corner + std::max<std::int64_t>(0, major_end) + std::max<std::int64_t>(0, minor_end);
         if (lowest >= from_ && highest < to_)
-            return add({index, index + part.major * part.minor});
+            return add({place, place + part.major * part.minor});
         if (!meets_window(lowest, highest))
             return;
         if (part.is_line())
-            return add_line(corner, part.minor == 1 ? along_major : along_minor, part.major * part.minor, index);
+            return add_line(corner, part.minor == 1 ? along_major : along_minor, part.major * part.minor, place);
         if (part.is_long()) {
             const std::int64_t first = part.even_half(part.major);
-            visit({first, part.minor, part.reversed}, corner, along_major, along_minor, index);
+            visit({first, part.minor, part.reversed}, corner, along_major, along_minor, place);
             visit({part.major - first, part.minor, part.reversed}, corner + first * along_major, along_major,
-                  along_minor, index + first * part.minor);
+                  along_minor, place + first * part.minor);
             return;
         }
         const std::int64_t up = part.even_half(part.minor), left = part.half(part.major), right = part.major - left;
-        visit({up, left, part.reversed}, corner, along_minor, along_major, index);
+        visit({up, left, part.reversed}, corner, along_minor, along_major, place);
         visit({part.major, part.minor - up, part.reversed}, corner + up * along_minor, along_major, along_minor,
-              index + up * left);
+              place + up * left);
         visit({up, right, part.reversed ^ 1}, corner + (part.major - 1) * along_major + (up - 1) * along_minor,
-              -along_minor, -along_major, index + up * left + part.major * (part.minor - up));
+              -along_minor, -along_major, place + up * left + part.major * (part.minor - up));
     }
 
   private:
@@ -60,14 +60,14 @@ class RunFinder {
     }
 
     // Adds the runs of a line of `cells` cells that begins at `corner`.
-    void add_line(std::int64_t corner, std::int64_t step, std::int64_t cells, std::int64_t index) {
+    void add_line(std::int64_t corner, std::int64_t step, std::int64_t cells, std::int64_t place) {
         // A line that is walked towards smaller positions is clipped from its other end.
         const std::int64_t stride = std::abs(step), first = step > 0 ? corner : corner + (cells - 1) * step;
         const Progression inside = clip({first, stride, cells}, from_, to_);
         if (inside.count == 0)
             return;
         const std::int64_t skipped = (inside.first - first) / stride;
-        const std::int64_t begin = index + (step > 0 ? skipped : cells - skipped - inside.count);
+        const std::int64_t begin = place + (step > 0 ? skipped : cells - skipped - inside.count);
         add({begin, begin + inside.count});
     }
 

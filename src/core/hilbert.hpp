@@ -49,12 +49,12 @@ class Curve {
     // A grid of one row or one column is walked from end to end.
     constexpr bool is_linear() const { return width_ == length_ || width_ == 1; }
 
-    // Returns the position that the curve visits at step `index`; 0 <= index < length.
-    constexpr std::int64_t position(std::int64_t index) const;
+    // Returns the position that the curve visits at step `place`; 0 <= place < length.
+    constexpr std::int64_t position(std::int64_t place) const;
     // Returns the step at which the curve visits `position`: the inverse of position().
-    constexpr std::int64_t index(std::int64_t position) const;
+    constexpr std::int64_t place(std::int64_t position) const;
 
-    // Returns the steps at which the curve is at the positions from … to - 1, as the fewest possible runs, in order.
+    // Returns the places of the positions from … to - 1, as the fewest possible runs, in order.
     // The border of the window runs along two rows of the grid. Every other part of the curve is inside the window or
     // outside it as a whole. Therefore the number of runs and the time to find them are O(border()).
     std::vector<Interval> runs(std::int64_t from, std::int64_t to) const;
@@ -93,9 +93,9 @@ constexpr bool starts_along_rows(std::int64_t rows, std::int64_t columns) {
     return columns >= rows;
 }
 
-constexpr std::int64_t Curve::position(std::int64_t index) const {
+constexpr std::int64_t Curve::position(std::int64_t place) const {
     if (is_linear())
-        return index;
+        return place;
     const std::int64_t rows = length_ / width_;
     CurvePart part{std::max(rows, width_), std::min(rows, width_)};
     // The first cell of the part, and how much a step along its sides adds to a position.
@@ -107,8 +107,8 @@ constexpr std::int64_t Curve::position(std::int64_t index) const {
         if (part.is_long()) {
             // A mask of all bits or none: a branch would be mispredicted half of the time.
             const std::int64_t first = part.even_half(part.major);
-            const std::int64_t beyond = -std::int64_t{index >= first * part.minor};
-            index -= first * part.minor & beyond;
+            const std::int64_t beyond = -std::int64_t{place >= first * part.minor};
+            place -= first * part.minor & beyond;
             corner += first * along_major & beyond;
             part.major = first + ((part.major - 2 * first) & beyond);
             continue;
@@ -117,25 +117,25 @@ constexpr std::int64_t Curve::position(std::int64_t index) const {
         const std::int64_t left = part.half(part.major);
         const std::int64_t before_across = up * left;
         const std::int64_t before_down = before_across + part.major * (part.minor - up);
-        if (index < before_across) {
+        if (place < before_across) {
             part.major = up;
             part.minor = left;
             std::swap(along_major, along_minor);
-        } else if (index < before_down) {
-            index -= before_across;
+        } else if (place < before_down) {
+            place -= before_across;
             corner += up * along_minor;
             part.minor -= up;
         } else {
-            index -= before_down;
+            place -= before_down;
             corner += (part.major - 1) * along_major + (up - 1) * along_minor;
             part = {up, part.major - left, part.reversed ^ 1};
             along_major = -std::exchange(along_minor, -along_major);
         }
     }
-    return corner + index * (part.minor == 1 ? along_major : along_minor);
+    return corner + place * (part.minor == 1 ? along_major : along_minor);
 }
 
-constexpr std::int64_t Curve::index(std::int64_t position) const {
+constexpr std::int64_t Curve::place(std::int64_t position) const {
     if (is_linear())
         return position;
     const std::int64_t rows = length_ / width_;
@@ -145,14 +145,14 @@ constexpr std::int64_t Curve::index(std::int64_t position) const {
     if (!starts_along_rows(rows, width_))
         std::swap(on_major, on_minor);
 
-    std::int64_t index = 0;
+    std::int64_t place = 0;
     while (!part.is_line()) {
         if (part.is_long()) {
             const std::int64_t first = part.even_half(part.major);
             if (on_major < first) {
                 part.major = first;
             } else {
-                index += first * part.minor;
+                place += first * part.minor;
                 on_major -= first;
                 part.major -= first;
             }
@@ -161,7 +161,7 @@ constexpr std::int64_t Curve::index(std::int64_t position) const {
         const std::int64_t up = part.even_half(part.minor);
         const std::int64_t left = part.half(part.major);
         if (on_minor >= up) {
-            index += up * left;
+            place += up * left;
             on_minor -= up;
             part.minor -= up;
         } else if (on_major < left) {
@@ -169,12 +169,12 @@ constexpr std::int64_t Curve::index(std::int64_t position) const {
             part.minor = left;
             std::swap(on_major, on_minor);
         } else {
-            index += up * left + part.major * (part.minor - up);
+            place += up * left + part.major * (part.minor - up);
             on_major = up - 1 - std::exchange(on_minor, part.major - 1 - on_major);
             part = {up, part.major - left, part.reversed ^ 1};
         }
     }
-    return index + (part.minor == 1 ? on_major : on_minor);
+    return place + (part.minor == 1 ? on_major : on_minor);
 }
 
 } // namespace annulus

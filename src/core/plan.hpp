@@ -89,7 +89,7 @@ struct Segment {
         return range.start + (curve.is_linear() ? place : curve.position(place));
     }
     constexpr std::int64_t place(std::int64_t position) const {
-        return curve.is_linear() ? position - range.start : curve.index(position - range.start);
+        return curve.is_linear() ? position - range.start : curve.place(position - range.start);
     }
 };
 

@@ -35,7 +35,7 @@ void expect_bijection(const Curve &curve) {
         ASSERT_LT(position, curve.length());
         ASSERT_FALSE(seen[static_cast<std::size_t>(position)]) << "step " << p;
         seen[static_cast<std::size_t>(position)] = true;
-        ASSERT_EQ(curve.index(position), p);
+        ASSERT_EQ(curve.place(position), p);
     }
 }
 
@@ -112,8 +112,8 @@ TEST(Hilbert, LargeCurves) {
             const std::int64_t here = curve.position(p), next = curve.position(p + 1);
             ASSERT_GE(here, 0);
             ASSERT_LT(here, length);
-            ASSERT_EQ(curve.index(here), p);
-            ASSERT_EQ(curve.index(next), p + 1);
+            ASSERT_EQ(curve.place(here), p);
+            ASSERT_EQ(curve.place(next), p + 1);
             ASSERT_LE(std::abs(here / width - next / width), 1);
             ASSERT_LE(std::abs(here % width - next % width), 1);
         }
@@ -141,7 +141,7 @@ TEST(Hilbert, OneRowOrColumnIsLinear) {
             EXPECT_TRUE(curve.is_linear());
             for (std::int64_t p = 0; p < length; ++p) {
                 ASSERT_EQ(curve.position(p), p);
-                ASSERT_EQ(curve.index(p), p);
+                ASSERT_EQ(curve.place(p), p);
             }
         }
     }
@@ -206,7 +206,7 @@ TEST(Hilbert, RunsOfLargeCurves) {
     for (const std::int64_t from : {std::int64_t{12345}, length / 3, length - 5000}) {
         std::vector<std::int64_t> steps;
         for (std::int64_t position = from; position < from + 1000; ++position)
-            steps.push_back(curve.index(position));
+            steps.push_back(curve.place(position));
         std::sort(steps.begin(), steps.end());
         std::vector<std::int64_t> steps_of_runs;
         for (const annulus::Interval &run : curve.runs(from, from + 1000))

@@ -43,14 +43,14 @@ std::int64_t block_length(const Plan &plan) {
 
 template <class T> struct Scratch {
     // The block.
-    T *o;                  // [block, D]
-    T *m;                  // [block]
-    T *l;                  // [block]
-    std::int64_t *places;  // [block], places of the positions along the curve of the current branch
-    std::int64_t *members; // [block], positions of the queries of one class
+    T *o;                          // [block, D]
+    T *m;                          // [block]
+    T *l;                          // [block]
+    std::int64_t *places;          // [block], places of the positions along the curve of the current branch
+    std::int64_t *query_positions; // [block], of the queries of one class
     // A tile of the block's queries.
-    T *rows;       // [query_tile, D]
-    T *q;          // transposed
+    T *q;          // [query_tile, D]
+    T *q_t;        // transposed
     T *tile_o;     // [query_tile, D]
     T *tile_m;     // [query_tile]
     T *tile_l;     // [query_tile]
@@ -71,9 +71,9 @@ template <class T> Scratch<T> book(Workspace &workspace, const Plan &plan) {
     s.m = workspace.take<T>(block);
     s.l = workspace.take<T>(block);
     s.places = workspace.take<std::int64_t>(block);
-    s.members = workspace.take<std::int64_t>(block);
-    s.rows = workspace.take<T>(query_tile * d);
+    s.query_positions = workspace.take<std::int64_t>(block);
     s.q = workspace.take<T>(query_tile * d);
+    s.q_t = workspace.take<T>(query_tile * d);
     s.tile_o = workspace.take<T>(query_tile * d);
     s.tile_m = workspace.take<T>(query_tile);
     s.tile_l = workspace.take<T>(query_tile);
@@ -159,23 +159,24 @@ template <class T> class BlockForward {
         std::int64_t count = 0;
         if (pair.segment.curve.is_linear()) {
             for (; count < pair.queries.count; ++count)
-                s_.members[count] = pair.segment.range.start + pair.queries[count];
+                s_.query_positions[count] = pair.segment.range.start + pair.queries[count];
         } else {
             for (std::int64_t i = 0; i < part.length; ++i)
                 if (contains(pair.queries, s_.places[i]))
-                    s_.members[count++] = part.start + i;
+                    s_.query_positions[count++] = part.start + i;
         }
         for (std::int64_t i = 0; i < count; i += query_tile)
-            run_tile(at, branch, pair, s_.members + i, static_cast<int>(std::min<std::int64_t>(query_tile, count - i)));
+            run_tile(at, branch, pair, s_.query_positions + i,
+                     static_cast<int>(std::min<std::int64_t>(query_tile, count - i)));
     }
 
-    void run_tile(const Head &at, const BranchPlan &branch, const ClassPair &pair, const std::int64_t *queries,
+    void run_tile(const Head &at, const BranchPlan &branch, const ClassPair &pair, const std::int64_t *query_positions,
                   int count) const {
         const Segment &segment = pair.segment;
         const VectorKernels<T> &vector = vector_kernels<T>();
-        load_tile(HeadRows(tensors_.q, at.b, at.head, plan_.problem().queries.start), queries, count, d_, s_.rows);
-        transpose_tile(s_.rows, count, d_, s_.q);
-        load_state(at, queries, count);
+        load_tile(HeadRows(tensors_.q, at.b, at.head, plan_.problem().queries.start), query_positions, count, d_, s_.q);
+        transpose_tile(s_.q, count, d_, s_.q_t);
+        load_state(at, query_positions, count);
         if (pair.padding_keys)
             add_zero_keys(pair.padding_keys, count);
 
@@ -185,10 +186,10 @@ template <class T> class BlockForward {
         const HeadRows v(tensors_.v, at.b, kv_head, problem.keys.start, problem.key_stride);
         const auto scale_log2 = static_cast<T>(plan_.scale() * std::numbers::log2e);
         const bool causal = plan_.causal();
-        const std::int64_t last_query = queries[count - 1]; // they ascend
+        const std::int64_t last_query = query_positions[count - 1]; // they ascend
         const std::int64_t key_count = clip(segment, pair.keys, seen_keys(causal, last_query, problem.keys)).count;
         const int tile = key_tile(plan_.problem().head_dim);
-        RepeatedKeys repeated(s_.repeated, plan_.earlier_branches(branch), at.head, queries, count);
+        RepeatedKeys repeated(s_.repeated, plan_.earlier_branches(branch), at.head, query_positions, count);
         for (std::int64_t from = 0; from < key_count; from += tile) {
             const int n = fill_positions(segment, pair.keys, from, std::min<std::int64_t>(tile, key_count - from),
                                          problem.keys, s_.key_positions);
@@ -197,23 +198,23 @@ template <class T> class BlockForward {
             const Span span = span_of(s_.key_positions, n);
             if (causal && span.low > last_query)
                 continue;
-            repeated.meet({queries[0], last_query}, s_.key_positions, n, span);
+            repeated.meet({query_positions[0], last_query}, s_.key_positions, n, span);
             load_tile(k, s_.key_positions, n, d_, s_.k);
             const bool v_is_finite = load_tile(v, s_.key_positions, n, d_, s_.v);
             for (int group = 0; group < count; group += group_columns) {
                 const int columns = std::min(group_columns, count - group);
-                const std::int64_t last = queries[group + columns - 1];
+                const std::int64_t last = query_positions[group + columns - 1];
                 if (causal && span.low > last)
                     continue;
-                const bool is_masked = causal && span.high > queries[group];
+                const bool is_masked = causal && span.high > query_positions[group];
                 const int seen = is_masked ? visible_keys(segment, s_.key_positions, n, last) : n;
-                score_tile(seen, d_, s_.k, s_.q + group * d_, scale_log2, s_.scores);
+                score_tile(seen, d_, s_.k, s_.q_t + group * d_, scale_log2, s_.scores);
                 if (is_masked) {
-                    std::copy_n(queries + group, columns, s_.masking_positions);
+                    std::copy_n(query_positions + group, columns, s_.masking_positions);
                     vector.mask(s_.scores, seen, s_.key_positions, s_.masking_positions,
                                 -std::numeric_limits<T>::infinity());
                 }
-                const bool has_repeated = repeated.meets({queries[group], last});
+                const bool has_repeated = repeated.meets({query_positions[group], last});
                 if (has_repeated)
                     repeated.hide(group, seen, s_.scores, -std::numeric_limits<T>::infinity());
                 T *o = s_.tile_o + group * d_;
@@ -224,13 +225,13 @@ template <class T> class BlockForward {
                 add_to_queries((is_masked || has_repeated) && !v_is_finite, columns, d_, seen, s_.scores, s_.v, o);
             }
         }
-        store_state(at, queries, count);
+        store_state(at, query_positions, count);
     }
 
     // Copies the tile's rows of the running state together; store_state() copies them back after the tile's keys.
-    void load_state(const Head &at, const std::int64_t *queries, int count) const {
+    void load_state(const Head &at, const std::int64_t *query_positions, int count) const {
         for (int i = 0; i < count; ++i) {
-            const std::int64_t row = queries[i] - at.block.start;
+            const std::int64_t row = query_positions[i] - at.block.start;
             if (s_.l[row] == T{0})
                 std::fill_n(s_.tile_o + i * d_, d_, T{0});
             else
@@ -240,9 +241,9 @@ template <class T> class BlockForward {
         }
     }
 
-    void store_state(const Head &at, const std::int64_t *queries, int count) const {
+    void store_state(const Head &at, const std::int64_t *query_positions, int count) const {
         for (int i = 0; i < count; ++i) {
-            const std::int64_t row = queries[i] - at.block.start;
+            const std::int64_t row = query_positions[i] - at.block.start;
             std::copy_n(s_.tile_o + i * d_, d_, s_.o + row * d_);
             s_.m[row] = s_.tile_m[i];
             s_.l[row] = s_.tile_l[i];
