@@ -30,8 +30,8 @@ struct AttendOptions {
     RankOptions ranks;
 };
 
-// The arrays of one call.
-struct Call {
+// The tensors of all rows, or of the rows of a rank.
+struct AttendTensors {
     annulus_tensor q, k, v, out;
     std::optional<annulus_tensor> lse;
 };
@@ -62,7 +62,7 @@ class Job {
 
     const std::vector<Range> &ranges() const { return ranges_; }
 
-    void run(const Call &call) const {
+    void run(const AttendTensors &tensors) const {
         const std::vector<Piece> pieces = make_pieces();
         std::optional<Progress> progress;
         if (rank_.index == 0) {
@@ -74,7 +74,7 @@ class Job {
         for (const Piece &piece : pieces) {
             if (progress)
                 progress->begin(estimate_flops(piece));
-            run_piece(call, piece);
+            run_piece(tensors, piece);
             memory_.finish();
         }
     }
@@ -99,23 +99,23 @@ class Job {
         return forward_flops(context_, problem, query_start_ + piece.n, piece.rows, rank_.comm != nullptr);
     }
 
-    void run_piece(const Call &call, const Piece &piece) const {
+    void run_piece(const AttendTensors &tensors, const Piece &piece) const {
         const auto [b, entries, n, rows] = piece;
         const auto query_piece = [&, b = b, entries = entries, n = n, rows = rows](const annulus_tensor &t) {
             return slice(slice(t, 0, b, entries), 1, n, rows);
         };
-        const annulus_tensor q = query_piece(call.q), out = query_piece(call.out);
-        const annulus_tensor k = slice(call.k, 0, b, entries), v = slice(call.v, 0, b, entries);
+        const annulus_tensor q = query_piece(tensors.q), out = query_piece(tensors.out);
+        const annulus_tensor k = slice(tensors.k, 0, b, entries), v = slice(tensors.v, 0, b, entries);
         annulus_tensor lse{};
-        if (call.lse)
-            lse = slice(slice(*call.lse, 0, b, entries), 2, n, rows);
+        if (tensors.lse)
+            lse = slice(slice(*tensors.lse, 0, b, entries), 2, n, rows);
         annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
         if (!rank_.comm) {
             options.flags = ANNULUS_CALL_QUERY_WINDOW;
             options.query_start = query_start_ + n;
         }
         inputs_.name_sequences(options, b, entries);
-        check(annulus_forward(context_, &q, &k, &v, &out, call.lse ? &lse : nullptr, &options));
+        check(annulus_forward(context_, &q, &k, &v, &out, tensors.lse ? &lse : nullptr, &options));
     }
 
     annulus_context *context_;

@@ -114,9 +114,10 @@ void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &case
     Progress progress(work);
     std::vector<Line> lines;
     for (const BenchCase &bench_case : cases) {
-        Run run(bench_case, Rank{.execution = options.execution}, memory);
-        const double tokens = static_cast<double>(bench_case.problem.tokens) * static_cast<double>(run.problem().batch);
-        lines.push_back({bench_case.name, tokens, measure(run, options.repeats, yardsticks, memory, progress)});
+        Workload workload(bench_case, Rank{.execution = options.execution}, memory);
+        const double tokens =
+            static_cast<double>(bench_case.problem.tokens) * static_cast<double>(workload.problem().batch);
+        lines.push_back({bench_case.name, tokens, measure(workload, options.repeats, yardsticks, memory, progress)});
     }
     report.add(machine_facts(options.repeats, memory, yardsticks));
     report.add(case_table(lines, yardsticks.front()));

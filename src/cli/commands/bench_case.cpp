@@ -6,7 +6,7 @@
 
 namespace annulus::cli {
 
-Run::Run(const BenchCase &bench_case, const Rank &rank, Memory &memory)
+Workload::Workload(const BenchCase &bench_case, const Rank &rank, Memory &memory)
     : memory_(memory), context_(make_context(bench_case.pattern, rank.execution, bench_case.problem.heads)),
       sequence_starts_(bench_case.sequence_starts), problem_(bench_case.problem.problem()), numbers_(problem_.dtype) {
     if (!sequence_starts_.empty()) {
@@ -28,27 +28,27 @@ Run::Run(const BenchCase &bench_case, const Rank &rank, Memory &memory)
                        {problem_.batch, problem_.heads, rows_}, false);
 }
 
-void Run::add_gradients() {
+void Workload::add_gradients() {
     d_out_ = make_rows(problem_.heads, true);
     d_q_ = make_rows(problem_.heads, false);
     d_k_ = make_rows(problem_.kv_heads, false);
     d_v_ = make_rows(problem_.kv_heads, false);
 }
 
-void Run::forward() {
+void Workload::forward() {
     check(annulus_forward(context_.get(), &q_, &k_, &v_, &out_, &lse_, &options_));
 }
 
-void Run::backward() {
+void Workload::backward() {
     check(annulus_backward(context_.get(), &q_, &k_, &v_, &out_, &lse_, &d_out_, nullptr, &d_q_, &d_k_, &d_v_,
                            &options_));
 }
 
-annulus_tensor Run::make_rows(std::int32_t heads, bool random) {
+annulus_tensor Workload::make_rows(std::int32_t heads, bool random) {
     return make_tensor(problem_.dtype, {problem_.batch, rows_, heads, problem_.head_dim}, random);
 }
 
-annulus_tensor Run::make_tensor(annulus_dtype dtype, std::initializer_list<std::int64_t> shape, bool random) {
+annulus_tensor Workload::make_tensor(annulus_dtype dtype, std::initializer_list<std::int64_t> shape, bool random) {
     annulus_tensor tensor{};
     tensor.dtype = dtype;
     tensor.ndim = static_cast<std::int32_t>(shape.size());
@@ -79,9 +79,10 @@ double work_of(const BenchCase &bench_case, const ExecutionOptions &execution, i
     return (1 + memory.warm_up_rounds() + repeats) * (forward + backward) + (repeats + 1) * yardsticks.front().amount;
 }
 
-Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory, Progress &progress) {
-    const auto forward = [&] { run.forward(); };
-    const auto backward = [&] { run.backward(); };
+Measurement measure(Workload &workload, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory,
+                    Progress &progress) {
+    const auto forward = [&] { workload.forward(); };
+    const auto backward = [&] { workload.backward(); };
     const auto measure_yardsticks = [&](Sample &product_rates) {
         progress.begin(yardsticks.front().amount);
         product_rates.add(measure(yardsticks.front(), memory));
@@ -89,15 +90,15 @@ Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, M
             measure(yardsticks[i], memory);
     };
     Measurement result;
-    result.forward.flops = run.forward_estimate().flops;
-    result.forward.workspace_bytes = run.forward_estimate().workspace_bytes;
+    result.forward.flops = workload.forward_estimate().flops;
+    result.forward.workspace_bytes = workload.forward_estimate().workspace_bytes;
     progress.begin(result.forward.flops);
-    result.forward.measured_peak_bytes = memory.peak_bytes_of(run.context(), forward);
-    run.add_gradients();
-    result.backward.flops = run.backward_estimate().flops;
-    result.backward.workspace_bytes = run.backward_estimate().workspace_bytes;
+    result.forward.measured_peak_bytes = memory.peak_bytes_of(workload.context(), forward);
+    workload.add_gradients();
+    result.backward.flops = workload.backward_estimate().flops;
+    result.backward.workspace_bytes = workload.backward_estimate().workspace_bytes;
     progress.begin(result.backward.flops);
-    result.backward.measured_peak_bytes = memory.peak_bytes_of(run.context(), backward);
+    result.backward.measured_peak_bytes = memory.peak_bytes_of(workload.context(), backward);
     for (int i = 0; i < memory.warm_up_rounds(); ++i) {
         progress.begin(result.forward.flops + result.backward.flops);
         forward();

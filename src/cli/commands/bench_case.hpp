@@ -38,11 +38,11 @@ struct Measurement {
 };
 
 // The tensors of a problem, or of a rank's shard of it, and the calls that compute with them.
-class Run {
+class Workload {
   public:
-    Run(const BenchCase &bench_case, const Rank &rank, Memory &memory);
-    Run(const Run &) = delete;
-    Run &operator=(const Run &) = delete;
+    Workload(const BenchCase &bench_case, const Rank &rank, Memory &memory);
+    Workload(const Workload &) = delete;
+    Workload &operator=(const Workload &) = delete;
 
     annulus_context *context() const { return context_.get(); }
     const annulus_problem &problem() const { return problem_; } // over all ranks
@@ -79,7 +79,8 @@ PassFlops estimate_flops(const BenchCase &bench_case, const ExecutionOptions &ex
 
 // Warms up, then times `repeats` rounds. A round runs the yardsticks, forward and backward. The first yardstick must be
 // the matrix product.
-Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory, Progress &progress);
+Measurement measure(Workload &workload, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory,
+                    Progress &progress);
 // Returns the FLOPs that measure() reports to its progress in total.
 double work_of(const BenchCase &bench_case, const ExecutionOptions &execution, int repeats,
                const std::vector<Yardstick> &yardsticks, const Memory &memory);

@@ -14,11 +14,11 @@ namespace {
 
 constexpr int warm_up_calls = 20, timed_calls = 200;
 
-template <class Call> std::vector<Cell> host_time_row(const char *pass, const Call &call, Memory &memory) {
+template <class Compute> std::vector<Cell> host_time_row(const char *pass, const Compute &compute, Memory &memory) {
     Sample seconds;
     for (int i = 0; i < warm_up_calls + timed_calls; ++i) {
         memory.finish();
-        const double call_seconds = seconds_of(call);
+        const double call_seconds = seconds_of(compute);
         if (i >= warm_up_calls)
             seconds.add(call_seconds);
     }
@@ -33,7 +33,7 @@ Table host_time_table(const std::string &dtype, const ExecutionOptions &executio
     const ProblemOptions problem = problem_of(10001, 16, 64, dtype);
     const PatternOptions pattern = preset_of("longnet:2048,2,2,6");
     const std::string name = "LongNet, 6 branches, 10,001 tokens" + sizes_text(problem);
-    Run run({name, problem, pattern}, Rank{.execution = execution}, memory);
+    Workload workload({name, problem, pattern}, Rank{.execution = execution}, memory);
     Table table{"host_time",
                 "Host time of a repeated call: " + name,
                 {{"pass", "pass"},
@@ -43,10 +43,10 @@ Table host_time_table(const std::string &dtype, const ExecutionOptions &executio
                  {"calls", "calls"}},
                 {}};
     table.rows.push_back(host_time_row(
-        "forward", [&] { run.forward(); }, memory));
-    run.add_gradients();
+        "forward", [&] { workload.forward(); }, memory));
+    workload.add_gradients();
     table.rows.push_back(host_time_row(
-        "backward", [&] { run.backward(); }, memory));
+        "backward", [&] { workload.backward(); }, memory));
     return table;
 }
 

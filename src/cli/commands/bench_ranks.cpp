@@ -11,7 +11,7 @@ namespace annulus::cli {
 
 namespace {
 
-using Pass = void (Run::*)();
+using Pass = void (Workload::*)();
 
 // A row of calls takes about seconds_in_a_row. It has at least one call and at most max_calls_in_a_row.
 constexpr int max_calls_in_a_row = 10;
@@ -63,10 +63,10 @@ class RanksMeasurement {
     RanksLine measure(int repeats) {
         const double shared_round = (line_.forward.flops + line_.backward.flops) / rank_.count;
         begin(line_.forward.flops / rank_.count);
-        line_.forward.costs = costs_of(&Run::forward, ANNULUS_PASS_FORWARD);
+        line_.forward.costs = costs_of(&Workload::forward, ANNULUS_PASS_FORWARD);
         shared_.add_gradients();
         begin(line_.backward.flops / rank_.count);
-        line_.backward.costs = costs_of(&Run::backward, ANNULUS_PASS_BACKWARD);
+        line_.backward.costs = costs_of(&Workload::backward, ANNULUS_PASS_BACKWARD);
         for (int i = 0; i < memory_.warm_up_rounds(); ++i) {
             begin(shared_round);
             shared_.forward();
@@ -74,8 +74,8 @@ class RanksMeasurement {
         }
         make_alone();
         for (int i = 0; i < repeats; ++i) {
-            time(&Run::forward, line_.forward);
-            time(&Run::backward, line_.backward);
+            time(&Workload::forward, line_.forward);
+            time(&Workload::backward, line_.backward);
         }
         return line_;
     }
@@ -112,7 +112,7 @@ class RanksMeasurement {
         try {
             Rank alone;
             alone.execution = rank_.execution;
-            alone_ = std::make_unique<Run>(alone_case_, alone, memory_);
+            alone_ = std::make_unique<Workload>(alone_case_, alone, memory_);
             alone_->add_gradients();
             for (int i = 0; i <= memory_.warm_up_rounds(); ++i) {
                 begin(line_.forward.alone_flops + line_.backward.alone_flops);
@@ -137,10 +137,10 @@ class RanksMeasurement {
         time(shared_, pass, results.times, results.flops / rank_.count);
     }
 
-    void time(Run &run, Pass pass, CallTimes &times, double work) {
+    void time(Workload &workload, Pass pass, CallTimes &times, double work) {
         const auto slowest = [&](double seconds) { return std::ranges::max(rank_.gather(seconds)); };
         rank_.meet();
-        const double single = slowest(memory_.seconds_of([&] { (run.*pass)(); }));
+        const double single = slowest(memory_.seconds_of([&] { (workload.*pass)(); }));
         times.single.add(single);
         const int calls = static_cast<int>(std::clamp(seconds_in_a_row / single, 1., double{max_calls_in_a_row}));
         rank_.meet(); // once more, so that ranks that waited long are awake
@@ -149,7 +149,7 @@ class RanksMeasurement {
         const double all_seconds = memory_.seconds_of([&] {
             host_seconds = seconds_of([&] {
                 for (int i = 0; i < calls; ++i)
-                    (run.*pass)();
+                    (workload.*pass)();
             });
         });
         times.in_a_row.add(slowest(all_seconds / calls));
@@ -160,8 +160,8 @@ class RanksMeasurement {
     Memory &memory_;
     Progress *const progress_;
     const BenchCase &alone_case_;
-    Run shared_;
-    std::unique_ptr<Run> alone_;
+    Workload shared_;
+    std::unique_ptr<Workload> alone_;
     RanksLine line_;
 };
 

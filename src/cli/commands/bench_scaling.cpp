@@ -51,14 +51,14 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
         for (Yardstick &yardstick : yardsticks)
             measure(yardstick, memory);
     };
-    std::vector<std::unique_ptr<Run>> runs;
+    std::vector<std::unique_ptr<Workload>> runs;
     std::vector<PassTimes> forward, backward;
     double warm_up = 0, round = 0; // FLOPs
     const auto calls_of = [&](std::size_t j) {
         return std::max<std::int64_t>(scaling.tokens_in_a_row / scaling.lengths[j], 1);
     };
     for (std::size_t j = 0; j < scaling.lengths.size(); ++j) {
-        runs.push_back(std::make_unique<Run>(
+        runs.push_back(std::make_unique<Workload>(
             BenchCase{"", problem_of(scaling.lengths[j], scaling.heads, 64, dtype), branches_of(branches, false)},
             Rank{.execution = execution}, memory));
         const annulus_estimate &forward_estimate = runs.back()->forward_estimate();
@@ -83,7 +83,7 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
     for (int i = 0; i < repeats; ++i)
         for (std::size_t j = 0; j < runs.size(); ++j) {
             const std::int64_t calls = calls_of(j);
-            const auto time = [&](PassTimes &times, void (Run::*pass)()) {
+            const auto time = [&](PassTimes &times, void (Workload::*pass)()) {
                 progress.begin(static_cast<double>(calls) * times.flops);
                 times.seconds.add(memory.seconds_of([&] {
                     for (std::int64_t call = 0; call < calls; ++call)
@@ -92,9 +92,9 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
             };
             progress.begin(yardsticks.front().amount);
             measure_yardsticks();
-            time(forward[j], &Run::forward);
+            time(forward[j], &Workload::forward);
             if (scaling.times_backward)
-                time(backward[j], &Run::backward);
+                time(backward[j], &Workload::backward);
         }
     measure_yardsticks();
 

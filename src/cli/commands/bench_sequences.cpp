@@ -39,7 +39,7 @@ std::vector<std::int64_t> starts_of(const SequenceLengths &lengths) {
 
 struct TimedPass {
     const char *name;
-    void (Run::*compute)();
+    void (Workload::*compute)();
     Sample packed, equal; // seconds
 };
 
@@ -81,20 +81,20 @@ void bench_sequences(const SequenceLengths &lengths, const ProblemOptions &probl
     equal_case.problem.tokens = mean;
     equal_case.problem.batch = lengths.count;
     const Rank rank = {.execution = execution};
-    Run packed(packed_case, rank, memory), equal(equal_case, rank, memory);
-    TimedPass passes[] = {{"forward", &Run::forward, {}, {}}, {"backward", &Run::backward, {}, {}}};
-    const auto work_of = [](const Run &run, const TimedPass &pass) {
-        return (pass.compute == &Run::forward ? run.forward_estimate() : run.backward_estimate()).flops;
+    Workload packed(packed_case, rank, memory), equal(equal_case, rank, memory);
+    TimedPass passes[] = {{"forward", &Workload::forward, {}, {}}, {"backward", &Workload::backward, {}, {}}};
+    const auto work_of = [](const Workload &workload, const TimedPass &pass) {
+        return (pass.compute == &Workload::forward ? workload.forward_estimate() : workload.backward_estimate()).flops;
     };
     double round = 0;
     for (const TimedPass &pass : passes)
         round += work_of(packed, pass) + work_of(equal, pass);
     Progress progress((1 + repeats) * round);
-    for (Run *run : {&packed, &equal}) {
-        progress.begin(run->forward_estimate().flops + run->backward_estimate().flops);
-        run->forward(); // warms up
-        run->add_gradients();
-        run->backward();
+    for (Workload *workload : {&packed, &equal}) {
+        progress.begin(workload->forward_estimate().flops + workload->backward_estimate().flops);
+        workload->forward(); // warms up
+        workload->add_gradients();
+        workload->backward();
     }
     for (int i = 0; i < repeats; ++i)
         for (TimedPass &pass : passes) {

@@ -281,39 +281,11 @@ void add_map_command(CLI::App &program) {
         .one_of({"each", "mean"})
         .value("each|mean")
         .group("Files");
-    add_file("--picture", options->picture.path,
-             "Picture of the mean over the heads, of one batch entry, written as PNG or SVG, as its name ends");
+    options->picture.add_to(command);
     command
         .flag("--relative", options->is_relative,
               "Divide the masses by what the pattern alone explains: the masses if all scores were equal")
         .group("Files");
-    PlaceOptions &places = options->picture.places;
-    command.number<std::int64_t>("--grid", places.width, 1, "The positions lie row by row on a grid with W columns")
-        .value("W")
-        .group("Picture");
-    command
-        .file("--coordinates", places.coordinates,
-              "Where each position lies: x and y of the upper left corner of its tile; a .npy file [tiles, 2] of any "
-              "float or integer dtype, else lines of x,y")
-        .group("Picture");
-    command
-        .number("--tile-size", places.tile_size,
-                "Side of a tile, in the unit of --coordinates (default: the median distance of a tile to its nearest "
-                "neighbour)")
-        .value("X")
-        .group("Picture");
-    command
-        .number<std::int64_t>("--skip", places.skip, 0,
-                              "Positions before the first one that is drawn, 1 for a class token (default: 0)")
-        .value("K")
-        .group("Picture");
-    command
-        .parsed(
-            "--range",
-            [options = options.get()](const std::string &text) { options->picture.range = parse_color_range(text); },
-            "Numbers of the first and the last colour, or quantiles of what is drawn (default: 1%:99%)")
-        .value("LOW:HIGH")
-        .group("Picture");
     add_dtype_option(command, options->files.dtype, "Convert Q and K to this dtype first");
     command
         .number<std::int64_t>("--query-start", options->files.query_start, 0,

@@ -41,6 +41,39 @@ double sum(const std::vector<double> &values) {
 
 } // namespace
 
+void PictureOptions::add_to(Command &command) {
+    command
+        .file("--picture", path,
+              "Picture of the mean over the heads, of one batch entry, written as PNG or SVG, as its name ends")
+        .group("Files");
+    const std::string group = "Picture";
+    command.number<std::int64_t>("--grid", places.width, 1, "The positions lie row by row on a grid with W columns")
+        .value("W")
+        .group(group);
+    command
+        .file("--coordinates", places.coordinates,
+              "Where each position lies: x and y of the upper left corner of its tile; a .npy file [tiles, 2] of any "
+              "float or integer dtype, else lines of x,y")
+        .group(group);
+    command
+        .number("--tile-size", places.tile_size,
+                "Side of a tile, in the unit of --coordinates (default: the median distance of a tile to its nearest "
+                "neighbour)")
+        .value("X")
+        .group(group);
+    command
+        .number<std::int64_t>("--skip", places.skip, 0,
+                              "Positions before the first one that is drawn, 1 for a class token (default: 0)")
+        .value("K")
+        .group(group);
+    command
+        .parsed(
+            "--range", [this](const std::string &text) { range = parse_color_range(text); },
+            "Numbers of the first and the last colour, or quantiles of what is drawn (default: 1%:99%)")
+        .value("LOW:HIGH")
+        .group(group);
+}
+
 MapPicture::MapPicture(const PictureOptions &options, std::int64_t positions)
     : options_(options), format_(checked_format(options)), tiles_(place_tiles(options.places, positions)),
       raster_(make_raster(tiles_, options.places)) {}

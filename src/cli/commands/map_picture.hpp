@@ -6,6 +6,7 @@
 #include "cli/commands/tile_places.hpp"
 #include "cli/commands/tile_raster.hpp"
 #include "cli/report/drawing.hpp"
+#include "cli/report/options.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -19,6 +20,8 @@ struct PictureOptions {
     std::string path; // empty: no picture
     PlaceOptions places;
     std::optional<ColorRange> range; // default: ColorRange{}
+
+    void add_to(Command &command);
 };
 
 // What is drawn, and the words for it.

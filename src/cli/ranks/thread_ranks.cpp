@@ -114,11 +114,11 @@ class ThreadRanks final : public Ranks {
         return comms;
     }
 
-    template <class Part, class GiveUp> void run_threads(const Part &part, const GiveUp &give_up) const {
+    template <class Work, class GiveUp> void run_threads(const Work &work, const GiveUp &give_up) const {
         std::vector<std::jthread> threads; // joined when this returns or throws
         try {
             for (int index = 0; index < count_; ++index)
-                threads.emplace_back(part, index);
+                threads.emplace_back(work, index);
         } catch (const std::system_error &error) {
             give_up();
             throw Failure(exit_failed, "--ranks: cannot start a thread for rank " + std::to_string(threads.size()) +
