@@ -125,8 +125,8 @@ class MpiTransport final : public Transport {
   private:
     using Flight = std::vector<Piece>;
 
-    // Runs a call. If it fails, the transport is broken and all messages that were begun are given up.
-    template <class Call> void guarded(Call call);
+    // Does some work. If it fails, the transport is broken and all messages that were begun are given up.
+    template <class Work> void guarded(Work work);
     void listen() const;
     void start(Flight &flight, const Transfer &transfer, Tag tag, bool is_receive);
     void complete(Flight &flight, const Deadline &deadline);
@@ -161,11 +161,11 @@ MpiTransport::~MpiTransport() {
         MPI_Comm_free(&comm_);
 }
 
-template <class Call> void MpiTransport::guarded(Call call) {
+template <class Work> void MpiTransport::guarded(Work work) {
     const PipeSignal blocked;
     try {
         failure_.check();
-        call();
+        work();
     } catch (const std::exception &error) {
         const auto *own = dynamic_cast<const Error *>(&error);
         failure_.keep(own ? *own : Error(ANNULUS_ERROR_COMM, "rank %d failed: %s", rank_, error.what()));

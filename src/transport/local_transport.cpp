@@ -317,17 +317,17 @@ class LocalTransport final : public Transport {
 
   private:
     // Runs a part of a batch. If it fails, no rank touches this rank's memory afterwards.
-    template <class Part> void guarded(Device &device, void *stream, Part part);
+    template <class Work> void guarded(Device &device, void *stream, Work work);
 
     std::shared_ptr<Hub> hub_;
     int rank_;
     Seconds timeout_ = default_timeout;
 };
 
-template <class Part> void LocalTransport::guarded(Device &device, void *stream, Part part) {
+template <class Work> void LocalTransport::guarded(Device &device, void *stream, Work work) {
     try {
         hub_->failure().check();
-        part();
+        work();
     } catch (const std::exception &error) {
         hub_->fail(rank_, error.what());
         hub_->settle(rank_, device, stream);

@@ -13,8 +13,9 @@
 namespace annulus::test {
 namespace {
 
-// A part of [outer, n, inner] values: `outers` entries from first_outer on, and `count` entries from start on.
-struct Part {
+// The rows of a sequence in [outer, n, inner] values: `outers` entries from first_outer on, and `count` entries from
+// start on.
+struct RowRange {
     std::int64_t first_outer, outers, n, inner, start, count;
 
     template <class Visit> void for_each_run(Visit visit) const {
@@ -39,11 +40,11 @@ struct Part {
     }
 };
 
-// A sequence's part of the three kinds of tensors.
-struct Parts {
-    Part queries, keys, statistics;
+// A sequence's rows in the three kinds of tensors.
+struct TensorRows {
+    RowRange queries, keys, statistics;
 
-    Parts(const Problem &whole, const SequenceRows &sequence) {
+    TensorRows(const Problem &whole, const SequenceRows &sequence) {
         const auto [first, batches, start, length] = sequence;
         const Problem own = sequence.cut(whole);
         const std::int64_t query = start + own.query_start() - whole.query_start(), count = own.query_length();
@@ -69,24 +70,24 @@ Problem SequenceRows::cut(const Problem &whole) const {
 }
 
 Inputs SequenceRows::cut(const Problem &whole, const Inputs &inputs) const {
-    const Parts parts(whole, *this);
-    return {parts.queries.of(inputs.q), parts.keys.of(inputs.k), parts.keys.of(inputs.v),
-            parts.queries.of(inputs.d_out), parts.statistics.of(inputs.d_lse)};
+    const TensorRows rows(whole, *this);
+    return {rows.queries.of(inputs.q), rows.keys.of(inputs.k), rows.keys.of(inputs.v), rows.queries.of(inputs.d_out),
+            rows.statistics.of(inputs.d_lse)};
 }
 
 Results SequenceRows::cut(const Problem &whole, const Results &results) const {
-    const Parts parts(whole, *this);
-    return {parts.queries.of(results.out), parts.statistics.of(results.lse), parts.queries.of(results.d_q),
-            parts.keys.of(results.d_k), parts.keys.of(results.d_v)};
+    const TensorRows rows(whole, *this);
+    return {rows.queries.of(results.out), rows.statistics.of(results.lse), rows.queries.of(results.d_q),
+            rows.keys.of(results.d_k), rows.keys.of(results.d_v)};
 }
 
 void SequenceRows::paste(const Problem &whole, const Results &part, Results &results) const {
-    const Parts parts(whole, *this);
-    parts.queries.put(part.out, results.out);
-    parts.statistics.put(part.lse, results.lse);
-    parts.queries.put(part.d_q, results.d_q);
-    parts.keys.put(part.d_k, results.d_k);
-    parts.keys.put(part.d_v, results.d_v);
+    const TensorRows rows(whole, *this);
+    rows.queries.put(part.out, results.out);
+    rows.statistics.put(part.lse, results.lse);
+    rows.queries.put(part.d_q, results.d_q);
+    rows.keys.put(part.d_k, results.d_k);
+    rows.keys.put(part.d_v, results.d_v);
 }
 
 static std::vector<SequenceRows> all_sequences_of(const Problem &problem) {
@@ -121,12 +122,12 @@ Inputs poisoned(const Problem &problem, const Inputs &inputs) {
     };
     Inputs poisoned = {nans(inputs.q), nans(inputs.k), nans(inputs.v), nans(inputs.d_out), nans(inputs.d_lse)};
     for (const SequenceRows &sequence : all_sequences_of(problem)) {
-        const Parts parts(problem, sequence);
-        parts.queries.put(parts.queries.of(inputs.q), poisoned.q);
-        parts.keys.put(parts.keys.of(inputs.k), poisoned.k);
-        parts.keys.put(parts.keys.of(inputs.v), poisoned.v);
-        parts.queries.put(parts.queries.of(inputs.d_out), poisoned.d_out);
-        parts.statistics.put(parts.statistics.of(inputs.d_lse), poisoned.d_lse);
+        const TensorRows rows(problem, sequence);
+        rows.queries.put(rows.queries.of(inputs.q), poisoned.q);
+        rows.keys.put(rows.keys.of(inputs.k), poisoned.k);
+        rows.keys.put(rows.keys.of(inputs.v), poisoned.v);
+        rows.queries.put(rows.queries.of(inputs.d_out), poisoned.d_out);
+        rows.statistics.put(rows.statistics.of(inputs.d_lse), poisoned.d_lse);
     }
     return poisoned;
 }

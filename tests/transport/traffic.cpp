@@ -42,13 +42,13 @@ std::vector<Message> random_messages(std::minstd_rand &random, int ranks) {
     return messages;
 }
 
-// One rank's part of a batch.
-struct Part {
+// A rank's messages of a batch, and their memory.
+struct RankMessages {
     std::vector<Message> received;
     std::deque<Bytes> sources, targets;
     Batch batch;
 
-    Part(const std::vector<Message> &messages, int rank) {
+    RankMessages(const std::vector<Message> &messages, int rank) {
         for (const Message &message : messages) {
             if (message.from == rank) {
                 Bytes &source = sources.emplace_back(contents(message.seed, message.bytes));
@@ -96,7 +96,7 @@ void check_gathers(Transport &transport, unsigned seed) {
 
 void check_exchanges(Transport &transport, Device &device, unsigned seed) {
     std::minstd_rand random(seed);
-    std::deque<Part> in_flight;
+    std::deque<RankMessages> in_flight;
     const auto finish_oldest = [&] {
         transport.finish(in_flight.front().batch, device, nullptr);
         in_flight.front().check();

@@ -221,17 +221,17 @@ template <class T> class Reference {
 
 // ---- The engine.
 
-// Calls run(Reference) of the problem's element type.
-template <class Run> void with_reference(const Plan &plan, Workspace &workspace, annulus_pass pass, const Run &run) {
+// Calls use(Reference) for the Reference of the problem's element type.
+template <class Use> void with_reference(const Plan &plan, Workspace &workspace, annulus_pass pass, const Use &use) {
     switch (plan.problem().dtype) {
     case ANNULUS_FLOAT64:
-        return run(Reference<double>(plan, workspace, pass));
+        return use(Reference<double>(plan, workspace, pass));
     case ANNULUS_FLOAT32:
-        return run(Reference<float>(plan, workspace, pass));
+        return use(Reference<float>(plan, workspace, pass));
     case ANNULUS_BFLOAT16:
-        return run(Reference<bfloat16>(plan, workspace, pass));
+        return use(Reference<bfloat16>(plan, workspace, pass));
     case ANNULUS_FLOAT16:
-        return run(Reference<float16>(plan, workspace, pass));
+        return use(Reference<float16>(plan, workspace, pass));
     case ANNULUS_DTYPE_NONE:
         break;
     }

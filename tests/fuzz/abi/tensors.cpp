@@ -79,7 +79,7 @@ std::int64_t extent(const annulus_tensor &tensor) {
 
 } // namespace
 
-template <class Call> void Tensor::for_each(const Call &use) const {
+template <class Use> void Tensor::for_each(const Use &use) const {
     std::int64_t shape[] = {1, 1, 1, 1}, stride[] = {0, 0, 0, 0};
     for (int i = 0; i < view_.ndim; ++i) {
         shape[i] = view_.shape[i];

@@ -64,7 +64,7 @@ class Tensor {
     // Allocates memory with `before` bytes before the first element.
     void allocate(std::size_t before = 0);
     // Calls use(byte) for the first byte of each element.
-    template <class Call> void for_each(const Call &use) const;
+    template <class Use> void for_each(const Use &use) const;
 
     annulus_tensor view_{};
     bool is_null_ = false;
