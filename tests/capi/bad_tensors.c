@@ -16,57 +16,6 @@ static int is_statistic(enum argument argument) {
     return argument == LSE || argument == D_LSE || argument == MASS;
 }
 
-/* Runs `spoil` on each tensor of all passes, then the call. */
-static void for_each_tensor(fixture *f, void (*spoil)(annulus_tensor *t, int64_t value), int64_t value,
-                            const char *what) {
-    for (int c = 0; c < CALLS; ++c)
-        for (int i = 0; i < all_calls[c]->count; ++i) {
-            const enum argument argument = all_calls[c]->arguments[i];
-            char text[100];
-            snprintf(text, sizeof text, "%s of %s set to %lld", what, argument_names[argument], (long long)value);
-            spoil(&f->tensors[argument], value);
-            assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, name_of(argument), text);
-            restore(f);
-        }
-}
-
-static void set_data(annulus_tensor *t, int64_t value) {
-    t->data = (void *)(intptr_t)value;
-}
-static void move_data(annulus_tensor *t, int64_t bytes) {
-    t->data = (char *)t->data + bytes;
-}
-static void set_dtype(annulus_tensor *t, int64_t value) {
-    t->dtype = (annulus_dtype)value;
-}
-static void set_ndim(annulus_tensor *t, int64_t value) {
-    t->ndim = (int32_t)value;
-}
-static void set_shape0(annulus_tensor *t, int64_t value) {
-    t->shape[0] = value;
-}
-static void set_shape1(annulus_tensor *t, int64_t value) {
-    t->shape[1] = value;
-}
-static void set_shape2(annulus_tensor *t, int64_t value) {
-    t->shape[2] = value;
-}
-static void set_last_shape(annulus_tensor *t, int64_t value) {
-    t->shape[t->ndim - 1] = value;
-}
-static void set_stride0(annulus_tensor *t, int64_t value) {
-    t->stride[0] = value;
-}
-static void set_stride1(annulus_tensor *t, int64_t value) {
-    t->stride[1] = value;
-}
-static void set_stride2(annulus_tensor *t, int64_t value) {
-    t->stride[2] = value;
-}
-static void set_last_stride(annulus_tensor *t, int64_t value) {
-    t->stride[t->ndim - 1] = value;
-}
-
 static void required_tensors(void **state) {
     fixture *f = *state;
     for (int c = 0; c < CALLS; ++c)
@@ -81,47 +30,61 @@ static void required_tensors(void **state) {
         }
 }
 
-static void data(void **state) {
-    for_each_tensor(*state, set_data, 0, "data");
-    for (int64_t bytes = 1; bytes < 4; ++bytes)
-        for_each_tensor(*state, move_data, bytes, "alignment of data");
-}
+/* Fields with wrong values. `is_last`: the field of the last dimension instead. */
+static const struct wrong_field {
+    const char *name;
+    size_t offset, bytes;
+    int is_last, count;
+    int64_t values[7];
+} wrong_fields[] = {
+    {"data", FIELD(annulus_tensor, data), 0, 1, {0}},
+    {"dtype",
+     FIELD(annulus_tensor, dtype),
+     0,
+     7,
+     {0, 5, -1, 1 << 30, ANNULUS_FLOAT64, ANNULUS_BFLOAT16, ANNULUS_FLOAT16}},
+    {"ndim", FIELD(annulus_tensor, ndim), 0, 7, {0, -1, 1, 2, 5, INT32_MAX, INT32_MIN}},
+    {"shape[0]", FIELD(annulus_tensor, shape[0]), 0, 5, {0, -1, INT64_MIN, INT64_MAX, BATCH - 1}},
+    {"shape[1]", FIELD(annulus_tensor, shape[1]), 0, 5, {0, -1, INT64_MIN, INT64_MAX, LENGTH - 1}},
+    {"shape[2]", FIELD(annulus_tensor, shape[2]), 0, 5, {0, -1, INT64_MIN, INT64_MAX, 3}},
+    {"the last shape", FIELD(annulus_tensor, shape[0]), 1, 3, {0, -8, 2 * DIM}},
+    {"stride[0]", FIELD(annulus_tensor, stride[0]), 0, 4, {-1, INT64_MIN, INT64_MAX, INT64_MAX / 2}},
+    {"stride[1]", FIELD(annulus_tensor, stride[1]), 0, 4, {-1, INT64_MIN, INT64_MAX, INT64_MAX / 2}},
+    {"stride[2]", FIELD(annulus_tensor, stride[2]), 0, 4, {-1, INT64_MIN, INT64_MAX, INT64_MAX / 2}},
+    {"the last stride", FIELD(annulus_tensor, stride[0]), 1, 4, {-1, INT64_MIN, INT64_MAX, INT64_MAX / 2}},
+};
 
-static void dtype(void **state) {
-    const int64_t wrong[] = {0, 5, -1, 1 << 30, ANNULUS_FLOAT64, ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i)
-        for_each_tensor(*state, set_dtype, wrong[i], "dtype");
-}
-
-static void ndim(void **state) {
-    const int64_t wrong[] = {0, -1, 1, 2, 5, INT32_MAX, INT32_MIN};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i)
-        for_each_tensor(*state, set_ndim, wrong[i], "ndim");
-}
-
-static void shape(void **state) {
-    const int64_t wrong[] = {0, -1, INT64_MIN, INT64_MAX};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
-        for_each_tensor(*state, set_shape0, wrong[i], "shape[0]");
-        for_each_tensor(*state, set_shape1, wrong[i], "shape[1]");
-        for_each_tensor(*state, set_shape2, wrong[i], "shape[2]");
+static void refuse_field(fixture *f, const call *c, enum argument argument, const struct wrong_field *wrong) {
+    for (int i = 0; i < wrong->count; ++i) {
+        annulus_tensor *const t = &f->tensors[argument];
+        const size_t last = wrong->is_last ? (size_t)(t->ndim - 1) * wrong->bytes : 0;
+        const bad_field field = {NULL, wrong->offset + last, wrong->bytes, wrong->values[i]};
+        char text[100];
+        snprintf(text, sizeof text, "%s of %s set to %lld", wrong->name, argument_names[argument],
+                 (long long)wrong->values[i]);
+        set_field(t, &field);
+        assert_call_refused(f, c, ANNULUS_ERROR_ARGUMENT, name_of(argument), text);
+        restore(f);
     }
-    for_each_tensor(*state, set_last_shape, 0, "the last shape");
-    for_each_tensor(*state, set_last_shape, -8, "the last shape");
-    for_each_tensor(*state, set_shape0, BATCH - 1, "shape[0]");
-    for_each_tensor(*state, set_shape1, LENGTH - 1, "shape[1]");
-    for_each_tensor(*state, set_shape2, 3, "shape[2]");
-    for_each_tensor(*state, set_last_shape, 2 * DIM, "the last shape");
 }
 
-static void stride(void **state) {
-    const int64_t wrong[] = {-1, INT64_MIN, INT64_MAX, INT64_MAX / 2};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
-        for_each_tensor(*state, set_stride0, wrong[i], "stride[0]");
-        for_each_tensor(*state, set_stride1, wrong[i], "stride[1]");
-        for_each_tensor(*state, set_stride2, wrong[i], "stride[2]");
-        for_each_tensor(*state, set_last_stride, wrong[i], "the last stride");
-    }
+static void fields(void **state) {
+    for (int c = 0; c < CALLS; ++c)
+        for (int i = 0; i < all_calls[c]->count; ++i)
+            for (size_t w = 0; w < sizeof wrong_fields / sizeof *wrong_fields; ++w)
+                refuse_field(*state, all_calls[c], all_calls[c]->arguments[i], &wrong_fields[w]);
+}
+
+static void alignment_of_data(void **state) {
+    fixture *f = *state;
+    for (int c = 0; c < CALLS; ++c)
+        for (int i = 0; i < all_calls[c]->count; ++i)
+            for (int bytes = 1; bytes < 4; ++bytes) {
+                const enum argument argument = all_calls[c]->arguments[i];
+                f->tensors[argument].data = (char *)f->tensors[argument].data + bytes;
+                assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, name_of(argument), "alignment of data");
+                restore(f);
+            }
 }
 
 static void stride_of_rows_is_one_in_the_last_dimension(void **state) {
@@ -222,17 +185,10 @@ static void outputs_overlap_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(required_tensors),
-        TEST(data),
-        TEST(dtype),
-        TEST(ndim),
-        TEST(shape),
-        TEST(stride),
-        TEST(stride_of_rows_is_one_in_the_last_dimension),
-        TEST(head_dimension),
-        TEST(kv_heads_divide_heads),
-        TEST(sizes_overflow),
-        TEST(output_elements_are_distinct),
+        TEST(required_tensors),        TEST(fields),
+        TEST(alignment_of_data),       TEST(stride_of_rows_is_one_in_the_last_dimension),
+        TEST(head_dimension),          TEST(kv_heads_divide_heads),
+        TEST(sizes_overflow),          TEST(output_elements_are_distinct),
         TEST(outputs_overlap_nothing),
     };
     return RUN_TESTS(tests);

@@ -2,6 +2,7 @@
 #include "fixture.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,6 +169,42 @@ void assert_call_refused(fixture *f, const call *c, annulus_status wanted, const
 void assert_ok(annulus_status status) {
     if (status != ANNULUS_OK)
         fail_msg("%s: %s", annulus_status_name(status), annulus_last_error());
+}
+
+void set_field(void *object, const bad_field *field) {
+    const int32_t narrow = (int32_t)field->value;
+    memcpy((char *)object + field->offset, field->bytes == 8 ? (const void *)&field->value : (const void *)&narrow,
+           field->bytes);
+}
+
+annulus_status assert_sized(sized_function function, void *context, void *given, size_t bytes, size_t first_bytes,
+                            const char *name) {
+    enum { UNKNOWN = 8, SIZES = 5 };
+    union {
+        int64_t alignment;
+        unsigned char bytes[512];
+    } longer, before;
+    const size_t sizes[SIZES] = {0, sizeof(size_t), first_bytes - 1, 4097, SIZE_MAX};
+    char size_of_name[64];
+    assert_true(bytes + UNKNOWN <= sizeof longer);
+    snprintf(size_of_name, sizeof size_of_name, "size of %s", name);
+    for (size_t i = 0; i <= SIZES + UNKNOWN; ++i) {
+        const size_t size = i < SIZES ? sizes[i] : bytes + UNKNOWN;
+        memset(&longer, 0, sizeof longer);
+        memcpy(&longer, given, bytes);
+        memcpy(&longer, &size, sizeof size);
+        if (i == SIZES + UNKNOWN)
+            break;
+        if (i >= SIZES)
+            longer.bytes[bytes + i - SIZES] = 1;
+        before = longer;
+        assert_refused(function(context, &longer), ANNULUS_ERROR_ARGUMENT, i < SIZES ? size_of_name : name);
+        assert_memory_equal(&longer, &before, sizeof longer);
+    }
+    const annulus_status status = function(context, &longer);
+    assert_memory_equal(&longer, &before, sizeof(size_t)); /* the caller's size */
+    memcpy((char *)given + sizeof bytes, longer.bytes + sizeof bytes, bytes - sizeof bytes);
+    return status;
 }
 
 void assert_same_estimates(const annulus_estimate *a, const annulus_estimate *b) {

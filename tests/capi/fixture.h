@@ -69,6 +69,27 @@ void assert_call_refused(fixture *f, const call *c, annulus_status wanted, const
 void assert_refused(annulus_status status, annulus_status wanted, const char *name);
 void assert_ok(annulus_status status);
 
+/* A field of a struct with a value that must be refused. `name` is what the message must name; NULL: anything. */
+typedef struct bad_field {
+    const char *name;
+    size_t offset, bytes; /* FIELD(type, member) */
+    int64_t value;
+} bad_field;
+#define FIELD(type, member) offsetof(type, member), sizeof(((type *)0)->member)
+void set_field(void *object, const bad_field *field);
+
+/* A function of the library that takes a struct with a size. */
+typedef annulus_status (*sized_function)(void *context, void *given);
+
+/* Fails unless the function refuses sizes that no version of the struct has, and a longer struct with a byte that this
+ * version does not know; the message must have the word `name`, and the struct must stay as it is. `given` is a struct
+ * of `bytes` bytes that the function takes. Its first version had first_bytes; FIRST_BYTES tells them from the
+ * version's last member. Returns the status for a longer struct whose further bytes are zero, and writes what the
+ * function has made of it to `given`. */
+annulus_status assert_sized(sized_function function, void *context, void *given, size_t bytes, size_t first_bytes,
+                            const char *name);
+#define FIRST_BYTES(type, last) (offsetof(type, last) + sizeof(((type *)0)->last))
+
 /* Compares all fields, without the padding after them. */
 void assert_same_estimates(const annulus_estimate *a, const annulus_estimate *b);
 
