@@ -229,18 +229,14 @@ class FunctionTest(unittest.TestCase):
 
     def test_refusals(self):
         q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
-        with self.assertRaisesRegex(annulus.ArgumentError, "k has dtype .*; it must be "):
-            dilated_attention(q, k.double(), v, BRANCHES)
-        with self.assertRaisesRegex(annulus.ArgumentError, "dilation is 0"):
-            dilated_attention(q, k, v, [(16, 0)])
-        with self.assertRaisesRegex(annulus.UnsupportedError, "q is a tensor on meta; it must be on the CPU or"):
-            annulus.attention(q.to("meta"), k, v, BRANCHES)
-        with self.assertRaisesRegex(
-            annulus.UnsupportedError, "k is a tensor of torch.sparse.* it must be a plain dense"
-        ):
-            annulus.attention(q, k.to_sparse(), v, BRANCHES)
-        with self.assertRaisesRegex(annulus.ArgumentError, "N of q is 0"):
-            annulus.attention(q[:, :0], k[:, :0], v[:, :0], BRANCHES)
+        for words, tensors in {
+            "q is a tensor on meta; it must be on the CPU or": (q.to("meta"), k, v),
+            "k is a tensor of torch.sparse.* it must be a plain dense": (q, k.to_sparse(), v),
+            "N of q is 0": (q[:, :0], k[:, :0], v[:, :0]),
+        }.items():
+            error = annulus.ArgumentError if "N of" in words else annulus.UnsupportedError
+            with self.subTest(words), self.assertRaisesRegex(error, words):
+                annulus.attention(*tensors, BRANCHES)
         comm = annulus.Comm.local(1)[0]
         cases = {
             "q is a ndarray; it must be a torch.Tensor": ((q.numpy(), k, v), TypeError),
@@ -250,6 +246,7 @@ class FunctionTest(unittest.TestCase):
             "k is on meta; it must be on the CPU or": ((q, k.to("meta"), v), annulus.UnsupportedError),
             "v is on meta; it must be on the CPU or": ((q, k, v.to("meta")), annulus.UnsupportedError),
             "v is a sparse or nested tensor": ((q, k, v.to_sparse()), annulus.UnsupportedError),
+            "k has dtype .*; it must be ": ((q, k.double(), v), annulus.ArgumentError),
             "q has 2 dimensions; it must have 4": ((q[0, 0], k, v), annulus.ArgumentError),
             "k has 5 dimensions; it must have 4": ((q, k[None], v), annulus.ArgumentError),
             "q has 9 rows and k has 83; .*query_start": ((q[:, :9], k, v), annulus.ArgumentError),
@@ -273,10 +270,9 @@ class FunctionTest(unittest.TestCase):
         for words, given in options.items():
             with self.subTest(words), self.assertRaisesRegex(annulus.ArgumentError, words):
                 dilated_attention(q, k, v, BRANCHES, **given)
-        for branches in (16, "16:1", None):
-            with self.assertRaisesRegex(
-                annulus.ArgumentError, "branches is .*; it must be a list of branches, such as"
-            ):
+        no_list = "branches is .*; it must be a list of branches, such as"
+        for branches, words in ((16, no_list), ("16:1", no_list), (None, no_list), ([(16, 0)], "dilation is 0")):
+            with self.subTest(branches), self.assertRaisesRegex(annulus.ArgumentError, words):
                 dilated_attention(q, k, v, branches)
 
     @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
@@ -563,7 +559,8 @@ class ModuleTest(unittest.TestCase):
         self.assertLess(losses[-1], losses[0])
 
     def test_refusals(self):
-        x = torch.zeros(1, 8, 64)
+        x, y = torch.zeros(1, 8, 64), torch.zeros(1, 7, 64)
+        module = MultiheadDilatedAttention(64, 4, [8], [1])
         cases = [
             (
                 annulus.UnsupportedError,
@@ -589,11 +586,14 @@ class ModuleTest(unittest.TestCase):
             ),
             (annulus.UnsupportedError, "attn_mask is given", lambda: LongNetAttention(64, 4, [8], [1])(x, attn_mask=x)),
             (annulus.UnsupportedError, "training mode", lambda: LongNetAttention(64, 4, [8], [1], dropout=0.1)(x)),
+            (TypeError, "key is a ndarray; it must be a torch.Tensor", lambda: module(x, x.numpy())),
+            (annulus.UnsupportedError, "query is on meta", lambda: module(x.to("meta"))),
+            (
+                annulus.UnsupportedError,
+                r"parameters are on the device meta, .* to_empty\(",
+                lambda: MultiheadDilatedAttention(64, 4, [8], [1], device="meta")(x),
+            ),
         ]
-        for error, words, call in cases:
-            with self.subTest(words), self.assertRaisesRegex(error, words):
-                call()
-        module, y = MultiheadDilatedAttention(64, 4, [8], [1]), torch.zeros(1, 7, 64)
         words = {
             "segment_lengths is None; it must be a list": lambda: MultiheadDilatedAttention(64, 4, None, [1]),
             "dilation_rates is 1; it must be a list": lambda: MultiheadDilatedAttention(64, 4, [8], 1),
@@ -613,15 +613,10 @@ class ModuleTest(unittest.TestCase):
                 types.SimpleNamespace(segment_length=[8, 16], dilated_ratio="1 2"), 64, 4
             ),
         }
-        for text, call in words.items():
-            with self.subTest(text), self.assertRaisesRegex(annulus.ArgumentError, text):
+        cases += [(annulus.ArgumentError, *case) for case in words.items()]
+        for error, text, call in cases:
+            with self.subTest(text), self.assertRaisesRegex(error, text):
                 call()
-        with self.assertRaisesRegex(TypeError, "key is a ndarray; it must be a torch.Tensor"):
-            module(x, x.numpy())
-        with self.assertRaisesRegex(annulus.UnsupportedError, "query is on meta"):
-            module(x.to("meta"))
-        with self.assertRaisesRegex(annulus.UnsupportedError, r"parameters are on the device meta, .* to_empty\("):
-            MultiheadDilatedAttention(64, 4, [8], [1], device="meta")(x)
 
     def test_longnet_formula(self):
         """Compares outputs and the gradients of all parameters. r divides neither N nor H."""
