@@ -256,7 +256,16 @@ static void set_shards(void **state) {
     shards.ranks = RANKS;
     assert_ok(assert_sized(set_sized_shards, f, &shards, sizeof shards, FIRST_BYTES(annulus_shards, owners), "shards"));
 
-    /* Refused lengths changed nothing, and accepted lengths were copied. */
+    disconnect(f, comms);
+}
+
+/* Refused lengths change nothing, and accepted lengths are copied. */
+static void shards_that_stay(void **state) {
+    fixture *f = *state;
+    annulus_comm *comms[RANKS];
+    int64_t lengths[RANKS] = {4, 0, 8};
+    const int64_t none[RANKS] = {0, 0, 0};
+    connect(f, comms);
     annulus_problem problem = fixture_problem(), longer = problem;
     ++longer.sequence_length;
     uint64_t bytes = 77;
@@ -410,7 +419,11 @@ static void estimate_of_a_rank(void **state) {
         assert_sized(estimate_sized_shards, f, &even, sizeof even, FIRST_BYTES(annulus_shards, owners), "shards"));
     assert_ok(assert_sized(estimate_into, f, &estimate, sizeof estimate, FIRST_BYTES(annulus_estimate, exchange),
                            "estimate"));
+}
 
+static void estimate_of_a_rank_that_cannot_be(void **state) {
+    fixture *f = *state;
+    annulus_problem problem = fixture_problem();
     problem.head_dim = 12;
     refuse_estimate(f->context, &problem, NULL, RANKS, 0, UNSUPPORTED, "head_dim");
     problem = fixture_problem();
@@ -522,9 +535,11 @@ int main(void) {
         TEST(ends_know_that_they_are_in_use),
         TEST(contexts_share_an_end),
         TEST(set_shards),
+        TEST(shards_that_stay),
         TEST(estimates_of_the_own_rank),
         TEST(last_traffic),
         TEST(estimate_of_a_rank),
+        TEST(estimate_of_a_rank_that_cannot_be),
         TEST(estimates_add_up),
         TEST(a_rank_alone),
         TEST(reference_has_no_ranks),

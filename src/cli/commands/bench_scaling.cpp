@@ -39,6 +39,15 @@ Table scaling_table(const std::string &key, const std::string &title, const Scal
     return table;
 }
 
+void add_tables(const Scaling &scaling, const std::string &dtype, const std::vector<PassTimes> &forward,
+                const std::vector<PassTimes> &backward, const Yardstick &product, Report &report) {
+    const std::string what =
+        ", 4096:1 and 16384:4" + sizes_text(problem_of(0, scaling.heads, 64, dtype)) + ", median time of a token";
+    report.add(scaling_table("scaling", "Scaling: forward" + what, scaling, forward, product));
+    if (scaling.times_backward)
+        report.add(scaling_table("scaling_backward", "Scaling: backward" + what, scaling, backward, product));
+}
+
 } // namespace
 
 // The lengths take turns, and calls on short sequences are repeated in a row. A disturbance by other programs then
@@ -51,18 +60,18 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
         for (Yardstick &yardstick : yardsticks)
             measure(yardstick, memory);
     };
-    std::vector<std::unique_ptr<Workload>> runs;
+    std::vector<std::unique_ptr<Workload>> workloads;
     std::vector<PassTimes> forward, backward;
     double warm_up = 0, round = 0; // FLOPs
     const auto calls_of = [&](std::size_t j) {
         return std::max<std::int64_t>(scaling.tokens_in_a_row / scaling.lengths[j], 1);
     };
     for (std::size_t j = 0; j < scaling.lengths.size(); ++j) {
-        runs.push_back(std::make_unique<Workload>(
+        workloads.push_back(std::make_unique<Workload>(
             BenchCase{"", problem_of(scaling.lengths[j], scaling.heads, 64, dtype), branches_of(branches, false)},
             Rank{.execution = execution}, memory));
-        const annulus_estimate &forward_estimate = runs.back()->forward_estimate();
-        const annulus_estimate &backward_estimate = runs.back()->backward_estimate();
+        const annulus_estimate &forward_estimate = workloads.back()->forward_estimate();
+        const annulus_estimate &backward_estimate = workloads.back()->backward_estimate();
         forward.push_back({{}, forward_estimate.flops, forward_estimate.workspace_bytes, {}});
         backward.push_back({{}, backward_estimate.flops, backward_estimate.workspace_bytes, {}});
         const double both = forward_estimate.flops + (scaling.times_backward ? backward_estimate.flops : 0);
@@ -71,23 +80,23 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
     }
     Progress progress(forward.front().flops + warm_up + repeats * round);
     progress.begin(forward.front().flops);
-    runs.front()->forward(); // warms up
+    workloads.front()->forward(); // warms up
     if (scaling.times_backward)
-        for (std::size_t j = 0; j < runs.size(); ++j) {
+        for (std::size_t j = 0; j < workloads.size(); ++j) {
             progress.begin(forward[j].flops + backward[j].flops);
-            runs[j]->forward();
-            runs[j]->add_gradients();
-            runs[j]->backward();
+            workloads[j]->forward();
+            workloads[j]->add_gradients();
+            workloads[j]->backward();
         }
 
     for (int i = 0; i < repeats; ++i)
-        for (std::size_t j = 0; j < runs.size(); ++j) {
+        for (std::size_t j = 0; j < workloads.size(); ++j) {
             const std::int64_t calls = calls_of(j);
             const auto time = [&](PassTimes &times, void (Workload::*pass)()) {
                 progress.begin(static_cast<double>(calls) * times.flops);
                 times.seconds.add(memory.seconds_of([&] {
                     for (std::int64_t call = 0; call < calls; ++call)
-                        ((*runs[j]).*pass)();
+                        ((*workloads[j]).*pass)();
                 }) / static_cast<double>(calls));
             };
             progress.begin(yardsticks.front().amount);
@@ -97,14 +106,8 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
                 time(backward[j], &Workload::backward);
         }
     measure_yardsticks();
-
-    const std::string what =
-        ", 4096:1 and 16384:4" + sizes_text(problem_of(0, scaling.heads, 64, dtype)) + ", median time of a token";
     report.add(machine_facts(repeats, memory, yardsticks));
-    report.add(scaling_table("scaling", "Scaling: forward" + what, scaling, forward, yardsticks.front()));
-    if (scaling.times_backward)
-        report.add(
-            scaling_table("scaling_backward", "Scaling: backward" + what, scaling, backward, yardsticks.front()));
+    add_tables(scaling, dtype, forward, backward, yardsticks.front(), report);
 }
 
 } // namespace annulus::cli

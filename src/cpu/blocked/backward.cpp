@@ -127,7 +127,6 @@ template <class T> class CellBackward {
 
     void run_head(std::int64_t b, std::int32_t head, const BranchPlan &branch, const Segment &segment,
                   const Progression &keys, int queries, const Span &query_span) const {
-        const VectorKernels<T> &vector = vector_kernels<T>();
         const Problem &problem = plan_.problem();
         const std::int32_t kv_head = problem.kv_head(head);
         const bool q_is_finite = load_queries(b, head, queries);
@@ -135,8 +134,6 @@ template <class T> class CellBackward {
         const HeadRows v(tensors_.v, b, kv_head, problem.keys.start, problem.key_stride);
         const HeadRows d_k(gradients_.k, b, kv_head, problem.keys.start, problem.key_stride);
         const HeadRows d_v(gradients_.v, b, kv_head, problem.keys.start, problem.key_stride);
-        const auto scale_log2 = static_cast<T>(plan_.scale() * std::numbers::log2e);
-        const bool causal = plan_.causal();
         const int tile = key_tile(problem.head_dim);
         RepeatedKeys repeated(s_.repeated, plan_.earlier_branches(branch), head, s_.query_positions, queries);
         for (std::int64_t from = 0; from < keys.count; from += tile) {
@@ -145,7 +142,7 @@ template <class T> class CellBackward {
             if (n == 0)
                 continue;
             const Span span = span_of(s_.key_positions, n);
-            if (causal && span.low > query_span.high)
+            if (plan_.causal() && span.low > query_span.high)
                 continue;
             repeated.meet(query_span, s_.key_positions, n, span);
             const bool k_is_finite = load_tile(k, s_.key_positions, n, d_, s_.k);
@@ -154,42 +151,56 @@ template <class T> class CellBackward {
                 load_tile(v, s_.key_positions, n, d_, s_.v);
                 std::fill_n(s_.d_k, n * d_, T{0});
             }
-            for (int group = 0; group < queries; group += group_columns) {
-                const int columns = std::min(group_columns, queries - group);
-                const Span own = span_of(s_.query_positions + group, columns);
-                if (causal && span.low > own.high)
-                    continue;
-                const bool is_masked = causal && span.high > own.low;
-                const int seen = is_masked ? visible_keys(segment, s_.key_positions, n, own.high) : n;
-                const int offset = group * d_;
-                score_tile(seen, d_, s_.k, s_.q_t + offset, scale_log2, s_.scores);
-                if (!only_v_)
-                    score_tile(seen, d_, s_.v, s_.d_out_t + offset, T{1}, s_.d_scores);
-                vector.gradient(s_.scores, only_v_ ? nullptr : s_.d_scores, seen, s_.lse + group, s_.delta + group,
-                                static_cast<T>(plan_.scale()));
-                T *const matrices[] = {s_.scores, s_.d_scores};
-                const std::span<T *const> found(matrices, only_v_ ? 1 : 2);
-                if (is_masked) // after gradient(): NaN in LSE must not reach keys that the query does not see
-                    for (T *hidden : found)
-                        vector.mask(hidden, seen, s_.key_positions, s_.query_positions + group, T{0});
-                const bool has_repeated = repeated.meets(own);
-                if (has_repeated)
-                    for (T *hidden : found)
-                        repeated.hide(group, seen, hidden, T{0});
-                const bool skips_zeros_q = (is_masked || has_repeated) && !q_is_finite,
-                           skips_zeros_k = (is_masked || has_repeated) && !k_is_finite;
-                add_to_keys(skips_zeros_q, seen, d_, columns, s_.scores, s_.d_out + offset, s_.d_v);
-                if (only_v_)
-                    continue;
-                add_to_keys(skips_zeros_q, seen, d_, columns, s_.d_scores, s_.q + offset, s_.d_k);
-                add_to_queries(skips_zeros_k, columns, d_, seen, s_.d_scores, s_.k, s_.d_q + offset);
-            }
+            const KeyTile loaded{segment, n, span, k_is_finite};
+            for (int group = 0; group < queries; group += group_columns)
+                run_group(loaded, repeated, group, std::min(group_columns, queries - group), q_is_finite);
             add_tile(s_.d_v, s_.key_positions, n, d_v);
             if (!only_v_)
                 add_tile(s_.d_k, s_.key_positions, n, d_k);
         }
         if (!only_v_)
             add_tile(s_.d_q, s_.query_positions, queries, HeadRows(gradients_.q, b, head, problem.queries.start));
+    }
+
+    // The loaded tile of keys.
+    struct KeyTile {
+        const Segment &segment;
+        int count;
+        Span span;
+        bool k_is_finite;
+    };
+
+    // Adds what the tile of keys and `columns` queries, from number `group` of their tile on, add to the gradients.
+    void run_group(const KeyTile &keys, const RepeatedKeys &repeated, int group, int columns, bool q_is_finite) const {
+        const VectorKernels<T> &vector = vector_kernels<T>();
+        const bool causal = plan_.causal();
+        const Span own = span_of(s_.query_positions + group, columns);
+        if (causal && keys.span.low > own.high)
+            return;
+        const bool is_masked = causal && keys.span.high > own.low;
+        const int seen = is_masked ? visible_keys(keys.segment, s_.key_positions, keys.count, own.high) : keys.count;
+        const int offset = group * d_;
+        score_tile(seen, d_, s_.k, s_.q_t + offset, static_cast<T>(plan_.scale() * std::numbers::log2e), s_.scores);
+        if (!only_v_)
+            score_tile(seen, d_, s_.v, s_.d_out_t + offset, T{1}, s_.d_scores);
+        vector.gradient(s_.scores, only_v_ ? nullptr : s_.d_scores, seen, s_.lse + group, s_.delta + group,
+                        static_cast<T>(plan_.scale()));
+        T *const matrices[] = {s_.scores, s_.d_scores};
+        const std::span<T *const> found(matrices, only_v_ ? 1 : 2);
+        if (is_masked) // after gradient(): NaN in LSE must not reach keys that the query does not see
+            for (T *hidden : found)
+                vector.mask(hidden, seen, s_.key_positions, s_.query_positions + group, T{0});
+        const bool has_repeated = repeated.meets(own);
+        if (has_repeated)
+            for (T *hidden : found)
+                repeated.hide(group, seen, hidden, T{0});
+        const bool skips_zeros_q = (is_masked || has_repeated) && !q_is_finite,
+                   skips_zeros_k = (is_masked || has_repeated) && !keys.k_is_finite;
+        add_to_keys(skips_zeros_q, seen, d_, columns, s_.scores, s_.d_out + offset, s_.d_v);
+        if (only_v_)
+            return;
+        add_to_keys(skips_zeros_q, seen, d_, columns, s_.d_scores, s_.q + offset, s_.d_k);
+        add_to_queries(skips_zeros_k, columns, d_, seen, s_.d_scores, s_.k, s_.d_q + offset);
     }
 
     // Loads the tile's Q, dO, LSE and delta. Returns true if Q and dO are finite.
