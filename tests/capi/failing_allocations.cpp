@@ -154,24 +154,9 @@ std::int32_t branch_count(const annulus_config *config) {
     return count;
 }
 
-class FailingAllocations : public testing::TestWithParam<annulus_engine> {};
+constexpr std::int64_t length = 200;
 
-TEST_P(FailingAllocations, OneByOne) {
-    constexpr std::int64_t length = 200;
-    const std::vector<std::int64_t> shape = {1, length, 2, 8};
-    Buffer q(shape, 0.5F), k(shape, 0.25F), v(shape, 1), d_out(shape, 1);
-    Buffer out(shape, untouched), lse({1, 2, length}, untouched), mass({1, 2, length}, untouched);
-    Buffer d_q(shape, untouched), d_k(shape, untouched), d_v(shape, untouched);
-    const long live_before = live_allocations;
-
-    annulus_config *config = nullptr;
-    annulus_config *copy = nullptr;
-    annulus_context *context = nullptr;
-    const auto nothing_leaked_since = [](long live) { return [live] { EXPECT_EQ(live_allocations, live); }; };
-    EXPECT_GT(fail_each_allocation(
-                  "config_create", [&] { return annulus_config_create(&config); }, nothing_leaked_since(live_before)),
-              0);
-    annulus_branch branch = ANNULUS_BRANCH_INIT(64, 1);
+void fail_preset() {
     annulus_config *gigapath = nullptr;
     ASSERT_EQ(annulus_config_create(&gigapath), ANNULUS_OK);
     EXPECT_GT(fail_each_allocation(
@@ -179,6 +164,11 @@ TEST_P(FailingAllocations, OneByOne) {
                   [&] { EXPECT_EQ(branch_count(gigapath), 0); }),
               0);
     annulus_config_destroy(gigapath);
+}
+
+// Leaves 27 branches in the config, which has none.
+void fail_branches(annulus_config *config) {
+    annulus_branch branch = ANNULUS_BRANCH_INIT(64, 1);
     for (std::int32_t index = 0; index < 5; ++index) {
         branch.dilation = 1 + index;
         fail_each_allocation(
@@ -196,21 +186,9 @@ TEST_P(FailingAllocations, OneByOne) {
     branch.order = ANNULUS_ORDER_HILBERT;
     fail_each_allocation("set_branch", [&] { return annulus_config_set_branch(config, 1, &branch); });
     fail_each_allocation("get_branch", [&] { return annulus_config_get_branch(config, 1, &branch); });
-    EXPECT_EQ(annulus_config_set_engine(config, GetParam()), ANNULUS_OK);
-    EXPECT_GT(
-        fail_each_allocation(
-            "config_copy", [&] { return annulus_config_copy(&copy, config); }, nothing_leaked_since(live_allocations)),
-        0);
-    EXPECT_GT(fail_each_allocation(
-                  "context_create", [&] { return annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0); },
-                  nothing_leaked_since(live_allocations)),
-              0);
-    EXPECT_GT(fail_each_allocation(
-                  "set_config", [&] { return annulus_context_set_config(context, copy); },
-                  nothing_leaked_since(live_allocations)),
-              0);
-    EXPECT_EQ(annulus_context_set_threads(context, 3), ANNULUS_OK);
+}
 
+void fail_estimates(annulus_context *context) {
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
     problem.dtype = ANNULUS_FLOAT32;
     problem.heads = problem.kv_heads = 2;
@@ -229,7 +207,13 @@ TEST_P(FailingAllocations, OneByOne) {
             return annulus_estimate_problem(context, &problem, ANNULUS_PASS_BACKWARD, ANNULUS_ALL_BRANCHES, &estimate);
         },
         [&] { EXPECT_EQ(estimate.pairs, 0); });
+}
 
+void fail_passes(annulus_context *context) {
+    const std::vector<std::int64_t> shape = {1, length, 2, 8};
+    Buffer q(shape, 0.5F), k(shape, 0.25F), v(shape, 1), d_out(shape, 1);
+    Buffer out(shape, untouched), lse({1, 2, length}, untouched), mass({1, 2, length}, untouched);
+    Buffer d_q(shape, untouched), d_k(shape, untouched), d_v(shape, untouched);
     EXPECT_GT(fail_each_allocation(
                   "forward",
                   [&] {
@@ -253,6 +237,37 @@ TEST_P(FailingAllocations, OneByOne) {
         [&] { return annulus_attention_mass(context, &q.tensor, &k.tensor, &lse.tensor, &mass.tensor, nullptr); },
         [&] { EXPECT_TRUE(mass.holds_only(untouched)); });
     EXPECT_FALSE(mass.holds_only(untouched));
+}
+
+class FailingAllocations : public testing::TestWithParam<annulus_engine> {};
+
+TEST_P(FailingAllocations, OneByOne) {
+    const long live_before = live_allocations;
+    annulus_config *config = nullptr;
+    annulus_config *copy = nullptr;
+    annulus_context *context = nullptr;
+    const auto nothing_leaked_since = [](long live) { return [live] { EXPECT_EQ(live_allocations, live); }; };
+    EXPECT_GT(fail_each_allocation(
+                  "config_create", [&] { return annulus_config_create(&config); }, nothing_leaked_since(live_before)),
+              0);
+    fail_preset();
+    fail_branches(config);
+    EXPECT_EQ(annulus_config_set_engine(config, GetParam()), ANNULUS_OK);
+    EXPECT_GT(
+        fail_each_allocation(
+            "config_copy", [&] { return annulus_config_copy(&copy, config); }, nothing_leaked_since(live_allocations)),
+        0);
+    EXPECT_GT(fail_each_allocation(
+                  "context_create", [&] { return annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0); },
+                  nothing_leaked_since(live_allocations)),
+              0);
+    EXPECT_GT(fail_each_allocation(
+                  "set_config", [&] { return annulus_context_set_config(context, copy); },
+                  nothing_leaked_since(live_allocations)),
+              0);
+    EXPECT_EQ(annulus_context_set_threads(context, 3), ANNULUS_OK);
+    fail_estimates(context);
+    fail_passes(context);
 
     annulus_context_destroy(context);
     annulus_config_destroy(copy);
