@@ -23,8 +23,8 @@ template <class Struct, class Member> Struct read_sized(const char *name, const 
     required(given, name);
     Struct copy{};
     const auto *copy_begin = reinterpret_cast<const std::byte *>(&copy);
-    const auto *last_begin = reinterpret_cast<const std::byte *>(&(copy.*last));
-    const std::size_t min_bytes = static_cast<std::size_t>(last_begin - copy_begin) + sizeof(Member);
+    const auto *last_end = reinterpret_cast<const std::byte *>(&(copy.*last) + 1);
+    const auto min_bytes = static_cast<std::size_t>(last_end - copy_begin);
     const std::size_t size = given->size;
     if (size < min_bytes || size > max_bytes)
         throw Error(ANNULUS_ERROR_ARGUMENT, "size of %s is %zu; it must be the struct's size, here %zu", name, size,
