@@ -295,6 +295,28 @@ ANNULUS_API_STATUS annulus_status annulus_estimate_rank(annulus_context *context
                                                         annulus_pass pass, const annulus_shards *shards, int32_t rank,
                                                         annulus_estimate *estimate);
 
+/* The most shards that annulus_shards may have, and that annulus_balance_shards() finds. */
+#define ANNULUS_MAX_SHARDS 65536
+
+/*
+ * Finds shards that give all `ranks` ranks as much to do in a problem under the context's config, for annulus_shards:
+ * the length and the rank of each, in lengths[] and owners[], and how many there are, in *count. The context needs no
+ * communicator, and every rank that asks with the same problem gets the same. options of problem tell the sequences.
+ *
+ * Numbers of rows differ between ranks by at most 1. Where that is as good, each rank has one shard, in the order of
+ * the ranks; else the shards are a zigzag, or ones that keep sequences whole and cut few of them. It goes by the pairs
+ * of queries and keys that the rank with most of them computes, and by the rows of K and V that ranks receive, with a
+ * GPU's rates. The choice may change between versions.
+ *
+ * capacity: the elements that lengths and owners have room for; ANNULUS_MAX_SHARDS is always enough.
+ * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, ranks is not from 1 to 4096, capacity is less
+ * than 1 or than the number of shards, which the message tells, or the problem is not as annulus_estimate_rank() takes
+ * it. Nothing was written in these cases. Since 1.0.
+ */
+ANNULUS_API_STATUS annulus_status annulus_balance_shards(annulus_context *context, const annulus_problem *problem,
+                                                         int32_t ranks, int32_t capacity, int64_t *lengths,
+                                                         int32_t *owners, int32_t *count);
+
 ANNULUS_END_DECLS
 
 #endif

@@ -91,6 +91,28 @@ WRITTEN_ENUM(annulus_status, status)
     }
 }
 
+/* Shards that a function finds: their lengths and their ranks, two lists. */
+%typemap(in, numinputs=0) (int32_t capacity, int64_t *lengths, int32_t *owners, int32_t *count) (int32_t found = 0) {
+    $1 = ANNULUS_MAX_SHARDS;
+    $2 = (int64_t *)malloc(ANNULUS_MAX_SHARDS * sizeof *$2);
+    $3 = (int32_t *)malloc(ANNULUS_MAX_SHARDS * sizeof *$3);
+    $4 = &found;
+    if (!$2 || !$3) {
+        PyErr_NoMemory();
+        SWIG_fail;
+    }
+}
+%typemap(freearg) (int32_t capacity, int64_t *lengths, int32_t *owners, int32_t *count) "free($2); free($3);"
+%typemap(argout) (int32_t capacity, int64_t *lengths, int32_t *owners, int32_t *count) {
+    PyObject *lengths = PyList_New(*$4), *owners = PyList_New(*$4);
+    for (int32_t i = 0; lengths && owners && i < *$4; ++i) {
+        PyList_SET_ITEM(lengths, i, PyLong_FromLongLong($2[i]));
+        PyList_SET_ITEM(owners, i, PyLong_FromLong($3[i]));
+    }
+    %append_output(lengths);
+    %append_output(owners);
+}
+
 /* The value of an ncclComm_t; the function takes its address. */
 %typemap(in) const void *nccl_comm (void *handle) {
     handle = PyLong_AsVoidPtr($input);

@@ -41,11 +41,4 @@ Shards KnownShards::for_length(std::int64_t sequence_length, int ranks) const {
     return make_shards(even_lengths(sequence_length, ranks));
 }
 
-std::vector<std::int64_t> even_lengths(std::int64_t sequence_length, std::int32_t ranks) {
-    std::vector<std::int64_t> lengths;
-    for (std::int32_t i = 0; i < ranks; ++i)
-        lengths.push_back(sequence_length / ranks + (i < sequence_length % ranks));
-    return lengths;
-}
-
 } // namespace annulus

@@ -32,7 +32,4 @@ class KnownShards {
     Shards set_, agreed_;
 };
 
-// Returns shard lengths that differ by at most 1, the longer ones first.
-std::vector<std::int64_t> even_lengths(std::int64_t sequence_length, std::int32_t ranks);
-
 } // namespace annulus

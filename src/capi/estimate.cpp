@@ -13,8 +13,11 @@
 #include "core/argument.hpp"
 #include "core/dtype_number.hpp"
 #include "engine/mass.hpp"
+#include "ranks/balance.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 using namespace annulus;
 
@@ -190,5 +193,26 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
                             estimate_planning_steps);
         fill_estimate(result, planned, stated, pass, ANNULUS_ALL_BRANCHES, context->setting());
         write_sized(estimate, result);
+    });
+}
+
+annulus_status annulus_balance_shards(annulus_context *context, const annulus_problem *problem, std::int32_t ranks,
+                                      std::int32_t capacity, std::int64_t *lengths, std::int32_t *owners,
+                                      std::int32_t *count) {
+    return guard([&] {
+        const ContextUse use(context);
+        const Pattern &pattern = context->required_config().pattern;
+        const StatedProblem stated = check_problem(problem, pattern, ANNULUS_PASS_FORWARD, true);
+        check_between("ranks", ranks, 1, max_ranks);
+        check_at_least("capacity", capacity, 1);
+        required(lengths, "lengths");
+        required(owners, "owners");
+        required(count, "count");
+        const Shards shards = balance_shards(pattern, stated.problem, ranks);
+        const auto found = static_cast<std::int32_t>(shards.pieces.size());
+        check_between("capacity", capacity, found, std::numeric_limits<std::int32_t>::max());
+        std::ranges::transform(shards.pieces, lengths, &Window::length);
+        std::ranges::copy(shards.owners, owners);
+        *count = found;
     });
 }

@@ -12,8 +12,6 @@ namespace annulus {
 
 namespace {
 
-constexpr std::int32_t max_shards = 65536;
-
 // Throws Error(ANNULUS_ERROR_ARGUMENT) if `lengths` cannot be the lengths of shards.
 void check_lengths(const std::vector<std::int64_t> &lengths) {
     std::int64_t sum = 0;
@@ -37,7 +35,7 @@ annulus_shards read_shards(const annulus_shards *shards) {
 Shards checked_shards(const annulus_shards &given) {
     const auto &[size, ranks, count, lengths, owners] = given;
     if (owners)
-        check_between("count of shards", count, 1, max_shards);
+        check_between("count of shards", count, 1, ANNULUS_MAX_SHARDS);
     else
         check_between("count of shards", count, ranks, ranks);
     const std::vector<std::int64_t> copy(&required(lengths, "lengths of shards"), lengths + count);

@@ -17,8 +17,8 @@ DistributedExecutable::DistributedExecutable(const RankPlan &plans, annulus_pass
     if (plans.own())
         own_ = prepare_over_sequences(engine, *plans.own(), pass, device, limits);
     for (const RankPlan::Shared &shared : plans.shared())
-        std::ranges::transform(shared_.emplace_back(shared, pass, engine, device, limits).sent_bytes(), sent_bytes_,
-                               sent_bytes_.begin(), std::ranges::max);
+        for (const auto &[to, bytes] : shared_.emplace_back(shared, pass, engine, device, limits).sent_bytes())
+            sent_bytes_[to] = std::max(sent_bytes_[to], bytes);
 }
 
 const char *DistributedExecutable::refusal() const {

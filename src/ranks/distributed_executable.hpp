@@ -52,7 +52,7 @@ class DistributedExecutable final : public Executable {
     const RankLinks links_;
     Preparation own_; // over the sequences that the rank has alone
     std::deque<SharedSequence> shared_;
-    std::vector<std::size_t> sent_bytes_; // [ranks], as SharedSequence::sent_bytes()
+    std::vector<std::size_t> sent_bytes_; // [ranks], the most that an exchange of a shared sequence sends to each
 };
 
 } // namespace annulus

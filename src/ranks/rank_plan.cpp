@@ -55,6 +55,10 @@ RankPlan::RankPlan(const Pattern &pattern, const CallProblem &problem, const Sha
     const std::vector<std::int64_t> rows_before = rows_before_shards(shards, rank);
     Steps steps(max_steps);
     std::int64_t pairs = 0;
+    // Returns the position of row 0 of the rank's tensors if the positions of a shard continued before the shard.
+    const auto position_of_row_0 = [&](std::size_t shard) {
+        return is_one_shard ? rows_.queries.start : shards.pieces[shard].start - rows_before[shard];
+    };
     // Plans the rank's rows of a shared sequence. `shards_of_sequence` has the sequence's rows, in positions of the
     // sequence; its shard i is in shard indices[i] of all rows.
     const auto share = [&](const Sequence &sequence, Shards shards_of_sequence,
@@ -75,9 +79,7 @@ RankPlan::RankPlan(const Pattern &pattern, const CallProblem &problem, const Sha
             if (layout.owner(index) != rank)
                 continue;
             const std::size_t shard = indices[static_cast<std::size_t>(index)];
-            const std::int64_t position_of_row_0 =
-                is_one_shard ? rows_.queries.start : shards.pieces[shard].start - rows_before[shard];
-            shared.shards.emplace_back(position_of_row_0, layout, index, steps);
+            shared.shards.emplace_back(position_of_row_0(shard), layout, index, steps);
         }
     };
     if (problem.sequences.empty()) { // also shards without rows, since the rank's own may be empty
@@ -97,9 +99,13 @@ RankPlan::RankPlan(const Pattern &pattern, const CallProblem &problem, const Sha
                 static_cast<long long>(sequence.rows.end()), static_cast<long long>(rows_.sequence_length));
         const std::int64_t here = rows_of_rank(shards, sequence, rank);
         covered += here * sequence.batches;
-        if (is_one_shard && here == sequence.rows.length) {
+        if (here == 0)
+            continue;
+        if (here == sequence.rows.length) { // in one shard, since neighbours of one owner are one shard
+            const auto shard = static_cast<std::size_t>(shards_in(shards.pieces, sequence.rows).first);
             own.push_back(sequence);
-        } else if (here > 0) {
+            own.back().rows.start += rows_.queries.start - position_of_row_0(shard);
+        } else {
             Shards shards_of_sequence;
             std::vector<std::size_t> indices;
             for_each_shard(shards, sequence, [&](std::size_t shard, const Window &rows) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's plans for the sequences of a call. A sequence that the rank has all rows of needs no other rank. For a
-// sequence that it shares with other ranks it has a ShardPlan for each of its shards.
+// One rank's plans for the sequences of a call. A sequence that the rank has all rows of needs no other rank. All such
+// sequences are planned together, whichever of the rank's shards they lie in. For a sequence that it shares with other
+// ranks it has a ShardPlan for each of its shards.
 #pragma once
 
 #include "core/sequences.hpp"
@@ -53,7 +54,8 @@ class RankPlan {
     int ranks() const { return ranks_; }
     // Returns a problem whose windows are the rank's rows, as Shards::window_of() gives them.
     const Problem &rows() const { return rows_; }
-    // Returns the plans of the sequences that the rank has all rows of; null if there are none.
+    // Returns the plans of the sequences that the rank has all rows of, as windows of its rows(); null if there are
+    // none.
     const SequencePlans *own() const { return own_ ? &*own_ : nullptr; }
     // Returns the sequences that the rank shares, in the order of their rows. If a call names no sequences, all rows
     // are one shared sequence.

@@ -13,7 +13,9 @@
 #include "ranks/steps.hpp"
 #include "ranks/wanted_keys.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 namespace annulus {
@@ -68,11 +70,13 @@ std::vector<Message> make_messages(const ShardLayout &layout, int from, int to);
 
 // The messages that a shard sends and receives at the same time.
 struct Round {
+    std::size_t number; // among the rounds of the sequence
     std::vector<const Message *> sends, receives;
 };
 
 // One shard's messages, by rounds. The exchange `ring` has a round for each hop, so two sets of buffers are enough. The
-// exchange `gather` has all messages in one round.
+// exchange `gather` has all messages in one round. The memory of a schedule grows with its messages, not with the
+// number of rounds.
 class Schedule {
   public:
     // `layout` outlives it. Throws Error(ANNULUS_ERROR_UNSUPPORTED) if planning the shard's messages takes more than
@@ -87,15 +91,17 @@ class Schedule {
     int owner(int shard) const { return layout_.owner(shard); }
     // True if the sender and the receiver are on different ranks.
     bool travels(const Message &message) const { return owner(message.from) != owner(message.to); }
-    // Returns the rounds in order. A round may be empty for this shard.
+    // Returns the rounds in which the shard sends or receives a message, in order.
     const std::vector<Round> &rounds() const { return rounds_; }
+    // Returns the number of rounds of the sequence, which all shards count alike.
+    std::size_t round_count() const;
     // Returns the bytes of host memory, with the messages and without the layout.
     std::uint64_t bytes() const;
 
   private:
     const ShardLayout &layout_;
     int shard_;
-    std::vector<std::vector<Message>> outgoing_, incoming_; // by hop
+    std::deque<Message> outgoing_, incoming_; // are not moved: the rounds point to them
     std::vector<Round> rounds_;
 };
 

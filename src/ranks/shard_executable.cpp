@@ -145,23 +145,12 @@ void ShardRun::copy(void (MessageCopier::*way)(const RowMove &, void *), const W
     (copier_.*way)(move, comm_);
 }
 
-namespace {
-
-const WireBuffer *buffer_of(const std::vector<WireBuffer> &buffers, const Message &message) {
-    const auto found = std::find_if(buffers.begin(), buffers.end(),
-                                    [&](const WireBuffer &buffer) { return buffer.message == &message; });
-    return found == buffers.end() ? nullptr : &*found;
-}
-
-} // namespace
-
 ShardTransfer ShardRun::make_transfer(const Message &message, const RowPair &pair) {
     return {&message, pair.memory, pair.total_bytes()};
 }
 
 const RowPair &ShardExecutable::returning_gradients(std::size_t round, const ReceiveSlots &slots) const {
-    const WireBuffer *const buffer = buffer_of(memory_.rounds[round].returning, *slots.message);
-    return buffer ? buffer->wire : slots.gradients;
+    return slots.buffer ? memory_.rounds[round].returning[*slots.buffer].wire : slots.gradients;
 }
 
 void ShardRun::list_rows(std::size_t i, ShardBatch &batch) {
@@ -172,10 +161,9 @@ void ShardRun::list_rows(std::size_t i, ShardBatch &batch) {
         send.sender = this;
         send.buffer = &buffer;
     }
-    for (const ReceiveSlots &slots : round.received) {
-        const WireBuffer *buffer = buffer_of(round.arriving, *slots.message);
-        batch.receives.push_back(make_transfer(*slots.message, buffer ? buffer->wire : slots.rows));
-    }
+    for (const ReceiveSlots &slots : round.received)
+        batch.receives.push_back(
+            make_transfer(*slots.message, slots.buffer ? round.arriving[*slots.buffer].wire : slots.rows));
 }
 
 void ShardRun::list_gradients(std::size_t i, ShardBatch &batch) {
@@ -185,7 +173,7 @@ void ShardRun::list_gradients(std::size_t i, ShardBatch &batch) {
         ShardTransfer &send =
             batch.sends.emplace_back(make_transfer(*slots.message, shard_.returning_gradients(i, slots)));
         send.sender = this;
-        send.buffer = buffer_of(round.returning, *slots.message);
+        send.buffer = slots.buffer ? &round.returning[*slots.buffer] : nullptr;
         send.slots = &slots;
     }
     for (const WireBuffer &buffer : round.returned)
@@ -211,9 +199,9 @@ void ShardRun::write(const ShardTransfer &send) {
 void ShardRun::unpack_rows(std::size_t i) {
     const RoundMemory &round = shard_.memory_.rounds[i];
     for (const ReceiveSlots &slots : round.received)
-        if (const WireBuffer *buffer = buffer_of(round.arriving, *slots.message))
-            copy(&MessageCopier::unpack, *buffer, problem_.dtype, slot_rows(*slots.message, slots.rows.first()),
-                 slot_rows(*slots.message, slots.rows.second()));
+        if (slots.buffer)
+            copy(&MessageCopier::unpack, round.arriving[*slots.buffer], problem_.dtype,
+                 slot_rows(*slots.message, slots.rows.first()), slot_rows(*slots.message, slots.rows.second()));
 }
 
 void ShardRun::add_gradients(std::size_t i) {

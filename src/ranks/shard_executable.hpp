@@ -32,8 +32,11 @@ class ShardExecutable {
 
     // Returns at most the workspace limit if the engine can keep it.
     std::size_t workspace_bytes() const { return bytes_; }
-    // Returns the number of rounds of messages; 0 if the shard exchanges nothing.
-    std::size_t rounds() const { return executables_.empty() || !plan_.communicates() ? 0 : memory_.rounds.size(); }
+    // Returns the number of rounds in which the shard has messages. The functions below name a round by its index among
+    // them.
+    std::size_t rounds() const { return executables_.empty() ? 0 : memory_.rounds.size(); }
+    // Returns the number of a round among all rounds of the sequence.
+    std::size_t number(std::size_t round) const { return memory_.rounds[round].number; }
     std::size_t send_count(std::size_t round) const { return memory_.rounds[round].leaving.size(); }
     std::size_t receive_count(std::size_t round) const { return memory_.rounds[round].received.size(); }
 

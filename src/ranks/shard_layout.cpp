@@ -53,6 +53,13 @@ Shards make_shards(const std::vector<std::int64_t> &lengths, const std::vector<i
     return shards;
 }
 
+std::vector<std::int64_t> even_lengths(std::int64_t sequence_length, std::int32_t ranks) {
+    std::vector<std::int64_t> lengths;
+    for (std::int32_t i = 0; i < ranks; ++i)
+        lengths.push_back(sequence_length / ranks + (i < sequence_length % ranks));
+    return lengths;
+}
+
 Shards make_shards(const std::vector<std::int64_t> &lengths) {
     Shards shards;
     std::int64_t start = 0;

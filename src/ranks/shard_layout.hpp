@@ -36,6 +36,9 @@ struct Shards {
 // gets an empty one at the end.
 Shards make_shards(const std::vector<std::int64_t> &lengths, const std::vector<int> &owners, int ranks);
 
+// Returns shard lengths that differ by at most 1, the longer ones first.
+std::vector<std::int64_t> even_lengths(std::int64_t sequence_length, std::int32_t ranks);
+
 // Returns one shard for each rank, of these lengths.
 Shards make_shards(const std::vector<std::int64_t> &lengths);
 

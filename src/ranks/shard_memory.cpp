@@ -13,12 +13,16 @@ RowPair book_pair(Workspace &workspace, std::int64_t bytes, int tensors) {
     return {workspace.take<std::byte>(tensors * bytes), bytes, tensors};
 }
 
-// Books one piece of memory that the rounds first, first + step, … share. book(i, workspace) books what round i needs.
+// Books one piece of memory that the rounds with the numbers first, first + step, … share. book(i, workspace) books
+// what rounds[i] needs.
 template <class Book>
-void book_for_rounds(Workspace &workspace, std::size_t first, std::size_t step, std::size_t rounds, Book book) {
+void book_for_rounds(Workspace &workspace, std::size_t first, std::size_t step, const std::vector<RoundMemory> &rounds,
+                     Book book) {
     const Workspace begin = workspace;
     std::size_t max_bytes = 0;
-    for (std::size_t i = first; i < rounds; i += step) {
+    for (std::size_t i = 0; i < rounds.size(); ++i) {
+        if (rounds[i].number % step != first)
+            continue;
         Workspace own = begin;
         book(i, own);
         max_bytes = std::max(max_bytes, own.used() - begin.used());
@@ -35,7 +39,9 @@ void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass
     const annulus_dtype sums_dtype = sum_dtype(problem.dtype);
     const std::vector<Round> &plan_rounds = plan.schedule().rounds();
     rounds.resize(plan_rounds.size());
-    for (RoundMemory &round : rounds) {
+    for (std::size_t i = 0; i < rounds.size(); ++i) {
+        RoundMemory &round = rounds[i];
+        round.number = plan_rounds[i].number;
         round.received.clear();
         for (std::vector<WireBuffer> *buffers : {&round.leaving, &round.arriving, &round.returning, &round.returned})
             buffers->clear();
@@ -67,19 +73,29 @@ void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass
         return book_pair(mine, row_tensor_bytes(problem, problem.kv_heads * message.slots(), dtype), tensors);
     };
     for (const std::size_t parity : {0, 1})
-        book_for_rounds(workspace, parity, 2, rounds.size(), [&](std::size_t i, Workspace &mine) {
-            for (const Message *message : plan_rounds[i].receives)
-                rounds[i].received.push_back({message, book_slots(*message, problem.dtype, mine), {}});
+        book_for_rounds(workspace, parity, 2, rounds, [&](std::size_t i, Workspace &mine) {
+            std::size_t buffers = 0;
+            for (const Message *message : plan_rounds[i].receives) {
+                ReceiveSlots &slots = rounds[i].received.emplace_back();
+                slots.message = message;
+                if (!message->is_full())
+                    slots.buffer = buffers++;
+                slots.rows = book_slots(*message, problem.dtype, mine);
+            }
         });
-    for (const std::size_t parity : {0, 1})
-        book_for_rounds(workspace, parity, 2, is_backward ? rounds.size() : 0, [&](std::size_t i, Workspace &mine) {
-            for (ReceiveSlots &slots : rounds[i].received)
-                slots.gradients = book_slots(*slots.message, sums_dtype, mine);
-        });
+    if (is_backward)
+        for (const std::size_t parity : {0, 1})
+            book_for_rounds(workspace, parity, 2, rounds, [&](std::size_t i, Workspace &mine) {
+                for (ReceiveSlots &slots : rounds[i].received)
+                    slots.gradients = book_slots(*slots.message, sums_dtype, mine);
+            });
+    // The gradients of a message use the table of its rows if there is one round: then no other round's tables
+    // overwrite it before the gradients return.
+    const bool shares_tables = plan.schedule().round_count() == 1;
     using Buffers = std::vector<WireBuffer> RoundMemory::*;
     const auto book_buffers = [&](std::vector<const Message *> Round::*messages, bool includes_full,
                                   annulus_dtype dtype, Buffers buffers, Buffers table_owner) {
-        book_for_rounds(workspace, 0, 1, rounds.size(), [&](std::size_t i, Workspace &mine) {
+        book_for_rounds(workspace, 0, 1, rounds, [&](std::size_t i, Workspace &mine) {
             RoundMemory &round = rounds[i];
             const auto book_new_table = [&](const Message &message) {
                 const RowTable table = book_table(mine, message);
@@ -90,9 +106,8 @@ void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass
                 if (!includes_full && message->is_full())
                     continue;
                 std::vector<WireBuffer> &all = round.*buffers;
-                const RowTable table = buffers != table_owner && shares_tables()
-                                           ? (round.*table_owner)[all.size()].table
-                                           : book_new_table(*message);
+                const RowTable table = buffers != table_owner && shares_tables ? (round.*table_owner)[all.size()].table
+                                                                               : book_new_table(*message);
                 const std::int64_t bytes = row_tensor_bytes(problem, message->total_rows(), dtype);
                 all.push_back({message, table, book_pair(mine, bytes, tensors)});
             }

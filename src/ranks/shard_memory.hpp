@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace annulus {
@@ -36,12 +37,14 @@ struct WireBuffer {
 // A received message in slots. A full message is received there directly, without a WireBuffer.
 struct ReceiveSlots {
     const Message *message = nullptr;
-    RowPair rows;      // K and V
-    RowPair gradients; // backward: dK and dV
+    std::optional<std::size_t> buffer; // the index of its WireBuffer in `arriving` and in `returning`
+    RowPair rows;                      // K and V
+    RowPair gradients;                 // backward: dK and dV
 };
 
 // The memory of one round. Different rounds share memory as far as they do not need it at the same time.
 struct RoundMemory {
+    std::size_t number = 0; // among the rounds of the sequence
     // Messages that are not full are received in `arriving`, and their gradients are sent from `returning`.
     std::vector<WireBuffer> leaving, arriving;         // K and V that are sent, and that are received
     std::vector<ReceiveSlots> received;                // every received message
@@ -50,12 +53,9 @@ struct RoundMemory {
 };
 
 struct ShardMemory {
-    PartialResults own; // of the shard's queries; in backward also dK and dV of its own keys, or dV alone
-    std::vector<RoundMemory> rounds;
+    PartialResults own;              // of the shard's queries; in backward also dK and dV of its own keys, or dV alone
+    std::vector<RoundMemory> rounds; // in which the shard has messages
 
-    // True if the gradients of a message use the table of its rows. That is possible if there is one round: then no
-    // other round's tables overwrite it before the gradients return.
-    bool shares_tables() const { return rounds.size() == 1; }
     // Books all memory anew. A second call allocates nothing on the host.
     void book(Workspace &workspace, const ShardPlan &plan, annulus_pass pass);
     // Returns the partial results of the executable that attends to these keys.

@@ -4,8 +4,6 @@
 #include "core/dtype_number.hpp"
 #include "core/error.hpp"
 
-#include <algorithm>
-
 namespace annulus {
 
 namespace {
@@ -35,11 +33,6 @@ ShardPlan::ShardPlan(const ShardLayout &layout, int shard, Steps &steps)
     for (const Round &round : schedule_.rounds())
         for (const Message *message : round.receives)
             remote_.try_emplace(message, layout.remote_plan(), remote_problem(layout.plan().problem(), *message));
-}
-
-bool ShardPlan::communicates() const {
-    return std::any_of(schedule_.rounds().begin(), schedule_.rounds().end(),
-                       [](const Round &round) { return !round.sends.empty() || !round.receives.empty(); });
 }
 
 namespace {

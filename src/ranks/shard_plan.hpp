@@ -31,7 +31,7 @@ class ShardPlan {
     const Plan &remote(const Message &message) const { return remote_.at(&message); }
     const Schedule &schedule() const { return schedule_; }
     // True if the shard exchanges a message with another shard, also with one of the same rank.
-    bool communicates() const;
+    bool communicates() const { return !schedule_.rounds().empty(); }
 
     // Return the bytes that a pass sends to other ranks, and receives from them.
     std::uint64_t sent_bytes(annulus_pass pass) const;

@@ -29,25 +29,31 @@ SharedSequence::SharedSequence(const RankPlan::Shared &shared, annulus_pass pass
     Limits shard_limits = limits;
     if (limits.workspace_limit)
         shard_limits.workspace_limit = std::max<std::uint64_t>(1, limits.workspace_limit / shared.shards.size());
-    std::size_t rounds = 0;
+    bool communicates = false;
     for (const RankPlan::Shard &shard : shared.shards) {
         ShardExecutable &executable = shards_.emplace_back(shard.plan, pass, engine, device, shard_limits);
         if (executable.refusal())
             return;
         bytes_ += Workspace::aligned(executable.workspace_bytes());
-        rounds = std::max(rounds, executable.rounds());
+        communicates = communicates || executable.rounds() > 0;
     }
     tensors_.resize(shards_.size());
     runs_.resize(shards_.size());
+    if (!communicates)
+        return;
+    const std::size_t rounds = schedule().round_count();
+    shard_rounds_.resize(rounds);
     rows_.resize(rounds);
     gradients_.resize(rounds);
+    for (std::size_t i = 0; i < shards_.size(); ++i)
+        for (std::size_t round = 0; round < shards_[i].rounds(); ++round)
+            shard_rounds_[shards_[i].number(round)].push_back({i, round});
     for (std::size_t i = 0; i < rounds; ++i) {
         std::size_t sends = 0, receives = 0;
-        for (const ShardExecutable &shard : shards_)
-            if (i < shard.rounds()) {
-                sends += shard.send_count(i);
-                receives += shard.receive_count(i);
-            }
+        for (const auto &[shard, round] : shard_rounds_[i]) {
+            sends += shards_[shard].send_count(round);
+            receives += shards_[shard].receive_count(round);
+        }
         for (auto [exchange, sent, received] :
              {std::tuple(&rows_[i], sends, receives), {&gradients_[i], receives, sends}}) {
             exchange->batch.sends.reserve(sent);
@@ -61,26 +67,21 @@ SharedSequence::SharedSequence(const RankPlan::Shared &shared, annulus_pass pass
 
 void SharedSequence::find_sent_bytes() {
     const Schedule &all = schedule();
-    sent_bytes_.resize(static_cast<std::size_t>(std::ranges::max(all.layout().shards().owners)) + 1);
-    std::vector<std::size_t> exchange_bytes(sent_bytes_.size());
-    std::vector<int> receivers; // one exchange reaches a few of perhaps thousands of ranks
-    for (std::size_t round = 0; round < rows_.size(); ++round)
+    std::map<int, std::size_t> exchange_bytes; // one exchange reaches a few of perhaps thousands of ranks
+    for (const std::vector<ShardRound> &shard_rounds : shard_rounds_)
         for (const bool are_gradients : {false, true}) {
             if (are_gradients && pass_ == ANNULUS_PASS_FORWARD)
                 continue;
-            for (const ShardExecutable &shard : shards_)
-                if (round < shard.rounds())
-                    shard.for_each_send(round, are_gradients, [&](const Message &message, std::size_t bytes) {
-                        if (!all.travels(message))
-                            return;
-                        const int to = all.owner(are_gradients ? message.from : message.to);
-                        if (exchange_bytes[to] == 0)
-                            receivers.push_back(to);
-                        exchange_bytes[to] = add_message(exchange_bytes[to], bytes);
-                    });
-            for (const int to : receivers)
-                sent_bytes_[to] = std::max(sent_bytes_[to], std::exchange(exchange_bytes[to], 0));
-            receivers.clear();
+            exchange_bytes.clear();
+            for (const auto &[shard, round] : shard_rounds)
+                shards_[shard].for_each_send(round, are_gradients, [&](const Message &message, std::size_t bytes) {
+                    if (!all.travels(message))
+                        return;
+                    std::size_t &sum = exchange_bytes[all.owner(are_gradients ? message.from : message.to)];
+                    sum = add_message(sum, bytes);
+                });
+            for (const auto &[to, bytes] : exchange_bytes)
+                sent_bytes_[to] = std::max(sent_bytes_[to], bytes);
         }
 }
 
@@ -165,7 +166,7 @@ class SharedSequence::Rounds {
                 start_return(i - 1);
             if (i + 1 < rounds)
                 start(i + 1);
-            for_each_in(i, [&](ShardRun &run) { run.attend_to_received_keys(i); });
+            for_each_in(i, [](ShardRun &run, std::size_t round) { run.attend_to_received_keys(round); });
             if (i + 1 < rounds)
                 run_rest_of_received_keys(i);
         }
@@ -192,19 +193,19 @@ class SharedSequence::Rounds {
             streams_->wait(later, streams_->record(earlier));
     }
 
-    template <class Use> void for_each_in(std::size_t round, const Use &use) {
-        for (std::optional<ShardRun> &run : runs_)
-            if (round < run->rounds())
-                use(*run);
+    // Calls use(run, round) for each shard with messages in round i; `round` is its index among the shard's own.
+    template <class Use> void for_each_in(std::size_t i, const Use &use) {
+        for (const auto &[shard, round] : sequence_.shard_rounds_[i])
+            use(*runs_[shard], round);
     }
 
-    // Begins an exchange with the messages that list(run, batch) adds to the batch for each shard.
-    template <class List> void begin(std::size_t round, Exchange &exchange, const List &list) {
+    // Begins an exchange of round i with the messages that list(run, round, batch) adds to the batch for each shard.
+    template <class List> void begin(std::size_t i, Exchange &exchange, const List &list) {
         auto &[batch, travel] = exchange;
         batch.sends.clear();
         batch.receives.clear();
         order(comm_, stream_);
-        for_each_in(round, [&, &listed = batch](ShardRun &run) { list(run, listed); });
+        for_each_in(i, [&, &listed = batch](ShardRun &run, std::size_t round) { list(run, round, listed); });
         for (std::vector<ShardTransfer> *transfers : {&batch.sends, &batch.receives})
             sort(*transfers);
         select_travelling(batch.sends, travel.sends);
@@ -262,7 +263,7 @@ class SharedSequence::Rounds {
     }
 
     void run_rest_of_received_keys(std::size_t i) {
-        for_each_in(i, [&](ShardRun &run) { run.run_rest_of_received_keys(i); });
+        for_each_in(i, [](ShardRun &run, std::size_t round) { run.run_rest_of_received_keys(round); });
     }
 
     void run_rest_of_own_keys() {
@@ -271,24 +272,26 @@ class SharedSequence::Rounds {
     }
 
     void start(std::size_t i) {
-        begin(i, sequence_.rows_[i], [&](ShardRun &run, ShardBatch &batch) { run.list_rows(i, batch); });
+        begin(i, sequence_.rows_[i],
+              [](ShardRun &run, std::size_t round, ShardBatch &batch) { run.list_rows(round, batch); });
     }
 
     void finish(std::size_t i) {
         transport_.finish(sequence_.rows_[i].travel, device_, comm_);
-        for_each_in(i, [&](ShardRun &run) { run.unpack_rows(i); });
+        for_each_in(i, [](ShardRun &run, std::size_t round) { run.unpack_rows(round); });
         order(stream_, comm_);
     }
 
     void start_return(std::size_t i) {
-        begin(i, sequence_.gradients_[i], [&](ShardRun &run, ShardBatch &batch) { run.list_gradients(i, batch); });
+        begin(i, sequence_.gradients_[i],
+              [](ShardRun &run, std::size_t round, ShardBatch &batch) { run.list_gradients(round, batch); });
     }
 
     void finish_return(std::size_t i) {
         transport_.finish(sequence_.gradients_[i].travel, device_, comm_);
         if (sequence_.rows_.size() == 1)
             order(comm_, stream_); // the gradients of the own keys were computed since start_return()
-        for_each_in(i, [&](ShardRun &run) { run.add_gradients(i); });
+        for_each_in(i, [](ShardRun &run, std::size_t round) { run.add_gradients(round); });
     }
 
     SharedSequence &sequence_;

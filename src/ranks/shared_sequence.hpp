@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -25,8 +26,8 @@ class SharedSequence {
     const char *tensor_refusal(const CallTensors &tensors, const Problem &rows) const;
     std::int64_t row_alignment() const;
     std::size_t workspace_bytes() const { return bytes_; }
-    // Returns the most bytes that one exchange sends to each rank, as add_message() counts them.
-    const std::vector<std::size_t> &sent_bytes() const { return sent_bytes_; }
+    // Returns the most bytes that one exchange sends to each rank that gets any, as add_message() counts them.
+    const std::map<int, std::size_t> &sent_bytes() const { return sent_bytes_; }
 
     // `tensors` have all of the rank's rows.
     void run(const CallTensors &tensors, const Problem &rows, void *workspace, void *stream, Transport &transport,
@@ -39,6 +40,10 @@ class SharedSequence {
     struct Exchange {
         ShardBatch batch; // every message, also a message between two shards of this rank
         Batch travel;     // the messages from and to other ranks
+    };
+    // One of the rank's shards in a round in which it has messages, and the round's index among the shard's own.
+    struct ShardRound {
+        std::size_t shard, round;
     };
 
     // Any shard's: who owns which shard is the same in all of them.
@@ -53,8 +58,9 @@ class SharedSequence {
     Device &device_;
     std::deque<ShardExecutable> shards_;
     std::size_t bytes_ = 0;
-    std::vector<std::size_t> sent_bytes_;
-    std::vector<Exchange> rows_, gradients_; // [rounds]
+    std::map<int, std::size_t> sent_bytes_;             // by rank
+    std::vector<std::vector<ShardRound>> shard_rounds_; // [rounds]
+    std::vector<Exchange> rows_, gradients_;            // [rounds]
     // What a run uses, by shard. It is made beforehand, since a run allocates nothing once the ranks have agreed.
     std::deque<std::optional<SequenceTensors>> tensors_;
     std::deque<std::optional<ShardRun>> runs_;

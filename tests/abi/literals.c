@@ -99,6 +99,7 @@ static const struct number numbers[] = {
     /* constants */
     {"ANNULUS_MAX_MERGE_PARTS", ANNULUS_MAX_MERGE_PARTS, 48},
     {"ANNULUS_ALL_BRANCHES", ANNULUS_ALL_BRANCHES, -1},
+    {"ANNULUS_MAX_SHARDS", ANNULUS_MAX_SHARDS, 65536},
 };
 
 static const struct literal layouts[] = {

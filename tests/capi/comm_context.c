@@ -373,6 +373,50 @@ static annulus_status estimate_into(void *f, void *estimate) {
     return annulus_estimate_rank(((fixture *)f)->context, &problem, ANNULUS_PASS_FORWARD, &even, 0, estimate);
 }
 
+/* Fails unless the question is refused, and nothing is written. */
+static void refuse_balance(annulus_context *context, const annulus_problem *problem, int32_t ranks, int32_t capacity,
+                           const char *name) {
+    int64_t lengths[RANKS] = {7, 7, 7};
+    int32_t owners[RANKS] = {7, 7, 7}, count = 7;
+    assert_refused(annulus_balance_shards(context, problem, ranks, capacity, lengths, owners, &count), ARGUMENT, name);
+    for (int i = 0; i < RANKS; ++i)
+        assert_true(lengths[i] == 7 && owners[i] == 7);
+    assert_int_equal(count, 7);
+}
+
+static void balanced_shards(void **state) {
+    fixture *f = *state;
+    const annulus_problem problem = fixture_problem();
+    annulus_problem none = problem;
+    annulus_context *bare = NULL;
+    int64_t lengths[RANKS], sum = 0;
+    int32_t owners[RANKS], count = 0;
+    none.sequence_length = 0;
+    assert_ok(annulus_context_create(&bare, ANNULUS_DEVICE_CPU, 0));
+    refuse_balance(NULL, &problem, RANKS, RANKS, "context");
+    refuse_balance(bare, &problem, RANKS, RANKS, "config");
+    refuse_balance(f->context, NULL, RANKS, RANKS, "problem");
+    refuse_balance(f->context, &none, RANKS, RANKS, "sequence_length");
+    refuse_balance(f->context, &problem, 0, RANKS, "ranks is 0");
+    refuse_balance(f->context, &problem, 4097, RANKS, "ranks is 4097");
+    refuse_balance(f->context, &problem, RANKS, 0, "capacity is 0");
+    refuse_balance(f->context, &problem, RANKS, RANKS - 1, "capacity is 2; it must be");
+    assert_refused(annulus_balance_shards(f->context, &problem, RANKS, RANKS, NULL, owners, &count), ARGUMENT,
+                   "lengths");
+    assert_refused(annulus_balance_shards(f->context, &problem, RANKS, RANKS, lengths, NULL, &count), ARGUMENT,
+                   "owners");
+    assert_refused(annulus_balance_shards(f->context, &problem, RANKS, RANKS, lengths, owners, NULL), ARGUMENT,
+                   "count");
+    assert_ok(annulus_balance_shards(f->context, &problem, RANKS, RANKS, lengths, owners, &count));
+    assert_int_equal(count, RANKS);
+    for (int i = 0; i < RANKS; ++i) {
+        assert_int_equal(owners[i], i);
+        sum += lengths[i];
+    }
+    assert_true(sum == problem.sequence_length);
+    annulus_context_destroy(bare);
+}
+
 static void estimate_of_a_rank(void **state) {
     fixture *f = *state;
     annulus_problem problem = fixture_problem();
@@ -538,6 +582,7 @@ int main(void) {
         TEST(shards_that_stay),
         TEST(estimates_of_the_own_rank),
         TEST(last_traffic),
+        TEST(balanced_shards),
         TEST(estimate_of_a_rank),
         TEST(estimate_of_a_rank_that_cannot_be),
         TEST(estimates_add_up),

@@ -80,9 +80,9 @@ class PlanTest(ProgramTest):
             problem, _, _ = self.plan(*BRANCH_OPTIONS, *options)
             self.assertEqual([problem["forward_engine"], problem["backward_engine"]], [engine, engine])
 
-    def test_zigzag_shares_causal_work_evenly(self):
+    def test_rules_that_share_causal_work_evenly(self):
         """One branch over all 8000 positions: with even shards the last of 4 ranks has 7/4 of the mean."""
-        for rule, largest in (("even", 7 / 4), ("zigzag", 1)):
+        for rule, largest in (("even", 7 / 4), ("zigzag", 1), ("balanced", 1)):
             plan = run_json("plan", "--tokens", 8000, "--heads", 1, "--head-dim", 8, "--branch", "0:1", "--causal",
                             "--ranks", 4, "--shards", rule)
             flops = next(row for row in plan["cost"] if row["quantity"] == "forward_flops")

@@ -237,6 +237,22 @@ TEST(ABillionTokens, CoprimeDilations) {
     EXPECT_EQ(rows_on_all_ranks(problem), std::int64_t{63} * (357913942 + 214748365 - 71582789));
 }
 
+// A schedule takes memory for its messages, not for the rounds of shards that reach farther: 4096 shards share the
+// first segment, and the last shard shares a segment with one other.
+TEST(Schedule, MemoryDoesNotGrowWithTheRoundsOfOtherShards) {
+    constexpr std::int64_t segment = 4096;
+    const Problem problem = branch_problem(2 * segment, {{.segment = segment}});
+    std::vector<std::int64_t> lengths(4096, 1);
+    lengths.insert(lengths.end(), 2, segment / 2);
+    const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), make_shards(lengths),
+                             ANNULUS_EXCHANGE_RING);
+    Steps steps(estimate_planning_steps);
+    const Schedule schedule(layout, 4097, steps);
+    EXPECT_EQ(schedule.round_count(), 4097); // every distance but 0 around a ring of 4098 shards
+    ASSERT_EQ(schedule.rounds().size(), 2);  // keys to the shard before it, and keys from there
+    EXPECT_LT(schedule.bytes(), 8192);
+}
+
 TEST(Shards, StandBehindOneAnother) {
     const Shards shards = make_shards({3, 0, 5});
     EXPECT_EQ(shards, (Shards{{{0, 3}, {3, 0}, {3, 5}}, {0, 1, 2}}));

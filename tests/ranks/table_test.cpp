@@ -140,6 +140,8 @@ TEST_P(Table, RanksWithRangesAgreeWithOne) {
         expected.expect_of(way, ranks, zigzag(problem.length, ranks));
         expected.expect_of(way, ranks,
                            random_ranges(problem.length, ranks, static_cast<std::uint64_t>(problem.length)));
+        if (problem.sequences)
+            expected.expect_of(way, ranks, balanced_ranges(problem, ranks));
     }
 }
 

@@ -244,6 +244,20 @@ void reorder(const std::vector<double> &from, std::vector<double> &to, std::int6
 
 } // namespace
 
+Ranges balanced_ranges(const Problem &problem, int ranks) {
+    const Config config = make_config(problem, ANNULUS_ENGINE_AUTO);
+    const Context context = make_context(config.get(), 1);
+    const annulus_call_options options = options_of(problem);
+    const annulus_problem sizes = sizes_of(problem, &options);
+    Ranges ranges{std::vector<std::int64_t>(ANNULUS_MAX_SHARDS), std::vector<std::int32_t>(ANNULUS_MAX_SHARDS)};
+    std::int32_t count = 0;
+    check(annulus_balance_shards(context.get(), &sizes, ranks, ANNULUS_MAX_SHARDS, ranges.lengths.data(),
+                                 ranges.ranks.data(), &count));
+    ranges.lengths.resize(static_cast<std::size_t>(count));
+    ranges.ranks.resize(static_cast<std::size_t>(count));
+    return ranges;
+}
+
 Results run_ranges(const Problem &whole, const Inputs &inputs, RankOptions options, const Ranges &ranges,
                    const std::vector<Comm> &comms) {
     const int ranks = static_cast<int>(comms.size());

@@ -24,6 +24,9 @@ struct Ranges {
     std::vector<std::int64_t> rows(int ranks) const;
 };
 
+// Returns the shards that annulus_balance_shards() finds.
+Ranges balanced_ranges(const Problem &problem, int ranks);
+
 struct RankOptions {
     std::vector<std::int64_t> lengths; // of the shards; each rank has one
     // If not empty, tells the contexts that the ranks have these ranges, of the lengths above. Inputs and results are

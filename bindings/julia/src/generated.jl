@@ -1201,3 +1201,25 @@ rank are not as above. Since 1.0.
 """ function annulus_estimate_rank(context, problem, pass, shards, rank, estimate)
     @library_call annulus_estimate_rank(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, pass::annulus_pass, shards::Ptr{annulus_shards}, rank::Int32, estimate::Ptr{annulus_estimate})::annulus_status
 end
+
+@doc raw"""
+The most shards that annulus_shards may have, and that annulus_balance_shards() finds.
+""" const ANNULUS_MAX_SHARDS = 65536
+
+@doc raw"""
+Finds shards that give all `ranks` ranks as much to do in a problem under the context's config, for annulus_shards:
+the length and the rank of each, in lengths\[\] and owners\[\], and how many there are, in \*count. The context needs no
+communicator, and every rank that asks with the same problem gets the same. options of problem tell the sequences.
+
+Numbers of rows differ between ranks by at most 1. Where that is as good, each rank has one shard, in the order of
+the ranks; else the shards are a zigzag, or ones that keep sequences whole and cut few of them. It goes by the pairs
+of queries and keys that the rank with most of them computes, and by the rows of K and V that ranks receive, with a
+GPU's rates. The choice may change between versions.
+
+capacity: the elements that lengths and owners have room for; ANNULUS_MAX_SHARDS is always enough.
+ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, ranks is not from 1 to 4096, capacity is less
+than 1 or than the number of shards, which the message tells, or the problem is not as annulus_estimate_rank() takes
+it. Nothing was written in these cases. Since 1.0.
+""" function annulus_balance_shards(context, problem, ranks, capacity, lengths, owners, count)
+    @library_call annulus_balance_shards(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, ranks::Int32, capacity::Int32, lengths::Ptr{Int64}, owners::Ptr{Int32}, count::Ptr{Int32})::annulus_status
+end

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any, Iterable, List, Tuple
 
 from . import _capi
 from ._arguments import integer, pick
@@ -89,6 +89,17 @@ def estimate_rank(
     with handle.lock:
         check(_capi.annulus_estimate_rank(handle.pointer, sizes, which, shards, rank, found))
     return found
+
+
+def balance_shards(
+    handle: ContextHandle, length: int, heads: int, ranks: int, **problem: Unpack[ProblemOptions]
+) -> Tuple[List[int], List[int]]:
+    """Returns the lengths and the owners of balanced shards."""
+    sizes = _problem(length, heads, 8, **problem)
+    with handle.lock:
+        status, lengths, owners = _capi.annulus_balance_shards(handle.pointer, sizes, ranks)
+    check(status)
+    return lengths, owners
 
 
 def workspace_size(

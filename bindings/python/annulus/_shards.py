@@ -20,7 +20,7 @@ class Shards:
     owners: the rank of each shard; None: shard i is rank i's.
 
     A rank with several shards has their rows one behind the other in its arrays, in the order of their positions.
-    Under a causal mask zigzag() gives every rank the same amount of work.
+    balanced() finds shards that give every rank the same amount of work.
     """
 
     def __init__(self, lengths: Sequence[int], owners: Optional[Sequence[int]] = None) -> None:
@@ -48,29 +48,39 @@ class Shards:
         return cls(lengths, [min(i, len(lengths) - 1 - i) for i in range(len(lengths))])
 
     @classmethod
-    def balanced(cls, config: Config, length: int, ranks: int, heads: int = 1) -> Shards:
-        """Makes zigzag() shards if they balance the work better, else even() shards.
+    def balanced(
+        cls,
+        config: Config,
+        length: int,
+        ranks: int,
+        heads: int = 1,
+        *,
+        sequence_starts: Any = None,
+        sequence_lengths: Any = None,
+    ) -> Shards:
+        """Makes the shards with which the busiest rank is done first. All ranks have as many rows, up to 1.
 
-        Compares the rank with the most pairs of queries and keys: zigzag() must give it at least a tenth less, as under
-        a causal mask over long segments. heads: the number of query heads, for configs whose branches differ by head.
+        Takes even() shards if no others are better, as without a causal mask; zigzag() shards, as under a causal mask
+        over long segments; or, for packed sequences, shards that keep sequences whole and cut few of them. It counts
+        the pairs of queries and keys that each rank computes, and the rows that it receives.
+
+        sequence_starts, sequence_lengths: the sequences that the rows consist of, as Context.forward() takes them.
+        heads: the number of query heads, for configs whose branches differ by head.
         """
         config = config if isinstance(config, Config) else Config(config)
         handle = ContextHandle(config._handle, config._reach, CPU)
-
-        def pairs_of(part: slice) -> float:
-            query_length = part.stop - part.start
-            found = _estimates.estimate(
-                handle, "forward", length, heads, 8, query_start=part.start, query_length=query_length
+        batch = len(sequence_lengths) if sequence_starts is None and sequence_lengths is not None else 1
+        return cls(
+            *_estimates.balance_shards(
+                handle,
+                length,
+                heads,
+                integer("ranks", ranks, 32),
+                batch=batch,
+                sequence_starts=sequence_starts,
+                sequence_lengths=sequence_lengths,
             )
-            return found.pairs
-
-        def most_pairs(shards: Shards) -> float:
-            return max(
-                sum(pairs_of(part) for part in shards.slices(rank) if part.stop > part.start) for rank in range(ranks)
-            )
-
-        even, zigzag = cls.even(length, ranks), cls.zigzag(length, ranks)
-        return zigzag if 10 * most_pairs(zigzag) <= 9 * most_pairs(even) else even
+        )
 
     @property
     def length(self) -> int:

@@ -213,7 +213,7 @@ void add_attend_command(CLI::App &program) {
                   "With --starts how many rows of each sequence count; without, how many rows of each batch entry do");
     options->pattern.add_to(command);
     options->execution.add_to(command);
-    options->ranks.add_to(command);
+    options->ranks.add_to(command, false);
     command.example("annulus attend --q q.npy --k k.npy --v v.npy --out o.npy --branch 2048:1 --branch 8192:4");
     command.runs([options] { attend(*options); });
 }

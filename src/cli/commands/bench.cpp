@@ -253,7 +253,7 @@ void add_bench_command(CLI::App &program) {
     options->problem.add_to(command, false);
     options->pattern.add_to(command);
     options->execution.add_to(command);
-    options->ranks.add_to(command);
+    options->ranks.add_to(command, true);
     command
         .flag("--weak", options->weak,
               "The tokens are those of each rank, and one rank computes as many; else it computes all")

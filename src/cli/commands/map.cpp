@@ -298,7 +298,7 @@ void add_map_command(CLI::App &program) {
     add_sequences("--lengths", options->files.lengths, "How many rows of each sequence count, as attend takes them");
     options->pattern.add_to(command);
     options->execution.add_to(command);
-    options->ranks.add_to(command);
+    options->ranks.add_to(command, false);
     command.example("annulus map --q q.npy --k k.npy --out mass.npy --branch 2048:1 --branch 8192:4");
     command.runs([options] { map(*options); });
 }

@@ -217,7 +217,8 @@ Table branch_table(const Cost &cost, const std::vector<std::string> &labels) {
 void plan(const PlanOptions &options) {
     const annulus_problem problem = options.problem.problem();
     const std::vector<std::string> labels = options.pattern.labels(problem.heads);
-    const Shards shards(problem.sequence_length, options.ranks, options.sharding);
+    const Context context = make_context(options.pattern, options.execution, problem.heads);
+    const Shards shards(context.get(), problem, options.ranks, options.sharding);
     const PlanContexts contexts = make_contexts(options, problem, shards);
     Cost cost{};
     cost.branches.resize(labels.size());
@@ -251,7 +252,7 @@ void add_plan_command(CLI::App &program) {
     command.number<std::int32_t>("--ranks", options->ranks, 1, "P, 1 unless given", max_ranks)
         .value("P")
         .group("Problem");
-    add_shards_option(command, options->sharding).group("Problem");
+    add_shards_option(command, options->sharding, true).group("Problem");
     options->pattern.add_to(command);
     options->execution.add_to(command);
     command

@@ -26,7 +26,7 @@ class OneRank final : public Ranks {
 
 } // namespace
 
-void RankOptions::add_to(Command &command) {
+void RankOptions::add_to(Command &command, bool can_balance) {
     const std::string group = "Ranks";
     command
         .number<std::int64_t>(
@@ -37,7 +37,7 @@ void RankOptions::add_to(Command &command) {
             max_ranks)
         .value("P")
         .group(group);
-    add_shards_option(command, sharding).group(group);
+    add_shards_option(command, sharding, can_balance).group(group);
     command.number("--timeout", timeout, "How long a rank waits for another, 300 unless given")
         .value("SECONDS")
         .group(group);

@@ -25,7 +25,8 @@ struct RankOptions {
     Sharding sharding = Sharding::even;
     std::optional<double> timeout; // seconds
 
-    void add_to(Command &command);
+    // can_balance: as add_shards_option() takes it.
+    void add_to(Command &command, bool can_balance);
 };
 
 // A barrier and all-gather of the ranks.
@@ -47,6 +48,10 @@ struct Rank {
 
     // Returns the shards of a sequence of `tokens` positions.
     Shards shards(std::int64_t tokens) const { return Shards(tokens, count, sharding); }
+    // Returns the shards of a problem; the context has the config.
+    Shards shards(annulus_context *context, const annulus_problem &problem) const {
+        return Shards(context, problem, count, sharding);
+    }
     // Makes the context's calls collective over the shards, if there are several ranks.
     void join(annulus_context *context, const Shards &shards) const;
 

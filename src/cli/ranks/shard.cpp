@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/ranks/shard.hpp"
 
+#include "cli/devices/handles.hpp"
+
 #include <algorithm>
 #include <map>
 #include <string>
@@ -13,6 +15,19 @@ Shards::Shards(std::int64_t tokens, int ranks, Sharding sharding) : ranks_(ranks
         lengths_.push_back(tokens / count + (i < tokens % count ? 1 : 0));
         owners_.push_back(std::min(i, 2 * ranks - 1 - i)); // i itself if sharding is even
     }
+}
+
+Shards::Shards(annulus_context *context, const annulus_problem &problem, int ranks, Sharding sharding)
+    : Shards(problem.sequence_length, ranks, sharding) {
+    if (sharding != Sharding::balanced)
+        return;
+    std::int32_t count = 0;
+    lengths_.resize(ANNULUS_MAX_SHARDS);
+    owners_.resize(ANNULUS_MAX_SHARDS);
+    check(
+        annulus_balance_shards(context, &problem, ranks, ANNULUS_MAX_SHARDS, lengths_.data(), owners_.data(), &count));
+    lengths_.resize(static_cast<std::size_t>(count));
+    owners_.resize(static_cast<std::size_t>(count));
 }
 
 std::vector<Range> Shards::ranges(int rank) const {
@@ -36,14 +51,21 @@ std::int64_t Shards::rows(int rank) const {
     return rows;
 }
 
-Option add_shards_option(Command &command, Sharding &sharding) {
-    static const std::map<std::string, Sharding> words = {{"even", Sharding::even}, {"zigzag", Sharding::zigzag}};
+Option add_shards_option(Command &command, Sharding &sharding, bool can_balance) {
+    static const std::map<std::string, Sharding> words = {
+        {"even", Sharding::even}, {"zigzag", Sharding::zigzag}, {"balanced", Sharding::balanced}};
+    std::string help =
+        "What each rank holds: one contiguous part (even, the default), or of 2P parts the p-th and the p-th from "
+        "the end (zigzag), which gives all ranks as much to do where attention is causal";
+    std::vector<std::string> choices = {"even", "zigzag"};
+    if (can_balance) {
+        help += "; or the parts with which the busiest rank is done first (balanced)";
+        choices.emplace_back("balanced");
+    }
     return command
         .parsed(
-            "--shards", [&sharding](const std::string &word) { sharding = words.at(word); },
-            "What each rank holds: one contiguous part (even, the default), or of 2P parts the p-th and the p-th from "
-            "the end (zigzag), which gives all ranks as much to do where attention is causal")
-        .one_of({"even", "zigzag"})
+            "--shards", [&sharding](const std::string &word) { sharding = words.at(word); }, help)
+        .one_of(choices)
         .value("RULE");
 }
 

@@ -17,15 +17,19 @@ struct Range {
 };
 
 enum class Sharding {
-    even,  // one shard for each rank
-    zigzag // two shards for each of P ranks: rank p holds the p-th of 2P shards and the p-th from the end
+    even,    // one shard for each rank
+    zigzag,  // two shards for each of P ranks: rank p holds the p-th of 2P shards and the p-th from the end
+    balanced // as annulus_balance_shards() finds them
 };
 
-// The sequence divided into shards, shard after shard, with lengths that differ by at most 1, longer ones first. Each
-// shard belongs to a rank. A rank with several shards has their rows one after the other in its tensors.
+// The sequence divided into shards, shard after shard. Each shard belongs to a rank. A rank with several shards has
+// their rows one after the other in its tensors.
 class Shards {
   public:
+    // Makes even or zigzag shards, whose lengths differ by at most 1, longer ones first.
     Shards(std::int64_t tokens, int ranks, Sharding sharding);
+    // Makes shards for a problem; the context has the config.
+    Shards(annulus_context *context, const annulus_problem &problem, int ranks, Sharding sharding);
 
     // Returns the positions of a rank, at least one range. Adjacent shards are one range.
     std::vector<Range> ranges(int rank) const;
@@ -41,6 +45,7 @@ class Shards {
     std::vector<std::int32_t> owners_;
 };
 
-Option add_shards_option(Command &command, Sharding &sharding);
+// Adds --shards. Only a command that knows the problem before it cuts the rows can balance the shards.
+Option add_shards_option(Command &command, Sharding &sharding, bool can_balance);
 
 } // namespace annulus::cli

@@ -88,7 +88,17 @@ class CommTest(unittest.TestCase):
             ([(64, 1), (1024, 16)], True, annulus.Shards.even),
         ):
             config = annulus.Config(branches, causal=causal)
-            self.assertEqual(balanced(config, 1001, 3, 2), best(1001, 3))
+            positions, found = np.arange(1001)[None], balanced(config, 1001, 3, 2)
+            for rank in range(3):
+                np.testing.assert_array_equal(found.cut(positions, rank), best(1001, 3).cut(positions, rank))
+        # Two long documents and short ones: each rank has a long one, and the first short one fills both up.
+        starts = np.cumsum([0, 601, 499, 101, 63, 301, 237, 300, 201])
+        packed = balanced(annulus.Config([(0, 1)], causal=True), starts[-1], 2, 2, sequence_starts=starts)
+        self.assertEqual((packed.rows(0), packed.rows(1)), (1152, 1151))
+        self.assertNotEqual(packed.owners[:2], (0, 0))
+        self.assertEqual(np.intersect1d(starts, np.cumsum(packed.lengths)).size, len(packed.lengths) - 1)
+        padded = balanced(annulus.Config([(0, 1)], causal=True), 1001, 2, 2, sequence_lengths=[1001, 0, 300])
+        self.assertEqual(padded.length, 1001)
         self.assertEqual(repr(annulus.Shards.even(11, 2)), "annulus.Shards([6, 5])")
         self.assertEqual(annulus.Shards.zigzag(1000, np.uint8(200)), annulus.Shards.zigzag(1000, 200))
         whole = np.arange(22).reshape(1, 11, 2)
@@ -99,6 +109,8 @@ class CommTest(unittest.TestCase):
             r"owners has 1 ranks; there are 2 lengths": lambda: annulus.Shards([1, 2], [0]),
             r"lengths\[1\] is -2; it must be at least 0": lambda: annulus.Shards([1, -2]),
             r"owners\[0\] is -1; it must be at least 0": lambda: annulus.Shards([1], [-1]),
+            r"ranks is 0; it must be from 1 to 4096": lambda: balanced([(0, 1)], 4, 0),
+            r"length is 0; it must be at least 1": lambda: balanced([(0, 1)], 0, 2),
             r"ranks 0; they must be at least 0 and 1": lambda: annulus.Shards.even(4, 0),
             r"length is 4 and ranks -1; they must be at least 0 and 1": lambda: annulus.Shards.zigzag(4, -1),
             r"rank is -1; it must be at least 0": lambda: shards.rows(-1),

@@ -70,21 +70,27 @@ def refusal(words, kind=annulus.ArgumentError):
 
 
 def balance(device, group, rank):
-    """With a word instead of shards, the config and the rows of all ranks decide the shards."""
+    """With a word instead of shards, the config, the sequences and the rows of all ranks decide the shards."""
     torch.manual_seed(2)
-    whole = [torch.randn(1, 101, 2, 16, device=device, requires_grad=True) for _ in range(3)]
-    wanted = dilated_attention(*whole, [(0, 1)], causal=True)
-    wanted.square().sum().backward()
-    held = annulus.Shards.balanced(annulus.Config([(0, 1)], causal=True), 101, RANKS, 2)
-    assert held == annulus.Shards.zigzag(101, RANKS), held
-    mine = [held.cut(x.detach(), rank).requires_grad_() for x in whole]
-    found = dilated_attention(*mine, [(0, 1)], causal=True, process_group=group, shards="balanced")
-    found.square().sum().backward()
-    for one, other in zip([found] + [x.grad for x in mine], [wanted] + [x.grad for x in whole]):
-        torch.testing.assert_close(one, held.cut(other, rank), rtol=0, atol=1e-4 * float(other.detach().abs().max()))
+    config = annulus.Config([(0, 1)], causal=True)
+    for starts in (None, [0, 601, 1100, 1201, 1264, 1565, 1802, 2102, 2303]):
+        whole = [torch.randn(1, 2303, 2, 16, device=device, requires_grad=True) for _ in range(3)]
+        wanted = dilated_attention(*whole, config, sequence_starts=starts)
+        wanted.square().sum().backward()
+        held = annulus.Shards.balanced(config, 2303, RANKS, 2, sequence_starts=starts)
+        assert len(held.lengths) > RANKS, held
+        mine = [held.cut(x.detach(), rank).requires_grad_() for x in whole]
+        found = dilated_attention(
+            *mine, config, process_group=group, shards="balanced", sequence_starts=starts
+        )
+        found.square().sum().backward()
+        for one, other in zip([found] + [x.grad for x in mine], [wanted] + [x.grad for x in whole]):
+            torch.testing.assert_close(
+                one, held.cut(other, rank), rtol=0, atol=1e-4 * float(other.detach().abs().max())
+            )
     part = [x[:, : 40 + rank].detach() for x in mine]
     with refusal("rank 0 has 40 of 81 rows; with shards='balanced' it must have the 41"):
-        dilated_attention(*part, [(0, 1)], causal=True, process_group=group, shards="balanced")
+        dilated_attention(*part, config, process_group=group, shards="balanced")
 
 
 def masses(device, group, rank):

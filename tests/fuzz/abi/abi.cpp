@@ -99,6 +99,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         case 15:
             if (input.once_in(2))
                 ask_curve(input);
+            else if (input.once_in(4))
+                ask_balance(input, handles);
             else if (input.once_in(8))
                 make_other_comm(input);
             else

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -152,6 +153,30 @@ void ask_rank(Input &input, Handles &handles) {
     }
     EXPECT(sent == received, "%d ranks send %llu bytes and receive %llu", ranks, static_cast<unsigned long long>(sent),
            static_cast<unsigned long long>(received));
+}
+
+void ask_balance(Input &input, Handles &handles) {
+    AnyProblem problem(input);
+    const std::int32_t ranks = input.number32(1, input.once_in(16) ? 256 : 8), capacity = input.number32(1, 512);
+    const auto held = static_cast<std::size_t>(std::clamp(capacity, 0, 65536));
+    std::vector<std::int64_t> lengths(held, -7);
+    std::vector<std::int32_t> owners(held, -7);
+    std::int32_t count = -7;
+    if (!succeeded(annulus_balance_shards(handles.context(), problem.get(), ranks, capacity, lengths.data(),
+                                          owners.data(), &count))) {
+        EXPECT(count == -7 && std::ranges::all_of(lengths, [](std::int64_t length) { return length == -7; }) &&
+                   std::ranges::all_of(owners, [](std::int32_t owner) { return owner == -7; }),
+               "shards were written");
+        return;
+    }
+    EXPECT(count >= 1 && count <= capacity, "%d shards", count);
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks));
+    for (std::int32_t i = 0; i < count; ++i) {
+        EXPECT(lengths[i] >= 0 && owners[i] >= 0 && owners[i] < ranks, "shard %d", i);
+        rows[owners[i]] += lengths[i];
+    }
+    EXPECT(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) == problem.length(), "the rows of the ranks");
+    EXPECT(std::ranges::max(rows) - std::ranges::min(rows) <= 1, "ranks have different numbers of rows");
 }
 
 void ask_curve(Input &input) {

@@ -9,6 +9,7 @@ namespace annulus::fuzz {
 void ask_estimate(Input &input, Handles &handles);
 void ask_workspace(Input &input, Handles &handles);
 void ask_rank(Input &input, Handles &handles);
+void ask_balance(Input &input, Handles &handles);
 void ask_curve(Input &input);
 
 } // namespace annulus::fuzz

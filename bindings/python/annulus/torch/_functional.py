@@ -433,8 +433,8 @@ def dilated_attention(
     shards: with process_group, how the ranks share the sequence. annulus.Shards, which a rank with several shards
         needs, or a list with the number of positions of each rank, are checked. A word makes the ranks tell one another
         how many rows they have: "gather" is one shard for each rank; "balanced" are the shards of
-        annulus.Shards.balanced() for this config (zigzag for long causal segments, else even), by which the caller must
-        have cut the sequence. None: each rank has one shard, with the positions that its tensors hold.
+        annulus.Shards.balanced() for this config and these sequences, by which the caller must have cut the rows. None:
+        each rank has one shard, with the positions that its tensors hold.
     layout: "bnhd", the axes above, or "bhnd": q, k, v, out and their gradients are [B, heads, N, D], as those of
         scaled_dot_product_attention(). Neither is copied. None: "bnhd", with a warning if k looks like [B, heads, N,
         D]. lse is [B, H, Nq] in both.
@@ -551,5 +551,5 @@ def attend(
         if query_start is not None:
             raise UnsupportedError("query_start with a process group and tensors on the CPU; leave one of them out")
         return _attend_gathered(attend, q, k, v, config, process_group, shards, starts, lengths)
-    ranks = 0 if process_group is None else _number_of(process_group, shards, q, config)
+    ranks = 0 if process_group is None else _number_of(process_group, shards, q, config, (starts, lengths))
     return _attend(*_cast(q, k, v), config, query_start, starts, lengths, ranks)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from .._errors import ArgumentError
 from .._shards import Shards, shards_of
-from ._ranks import check_word, shards_of_word
+from ._ranks import Sequences, check_word, shards_of_word
 
 
 def gather_rows(own: Tensor, group: Any, shards: Shards, axis: int) -> Tensor:
@@ -49,7 +49,7 @@ class _Gather(torch.autograd.Function):
         return ctx.shards.cut(total, dist.get_rank(ctx.group), axis=-3).to(d_all.dtype), None, None
 
 
-def _agreed_shards(tensors: Dict[str, Tensor], group: Any, shards: Any, text: str, others: Tuple[Any, ...]) -> Shards:
+def _agreed_shards(tensors: Dict[str, Tensor], group: Any, shards: Any, text: str, sequences: Sequences) -> Shards:
     """Returns the shards of the ranks. The ranks exchange their arguments, so that all raise if one rank's are wrong.
 
     tensors: q, and then tensors that must have the same number of rows: [..., N, heads, D], or lse [..., heads, N].
@@ -64,7 +64,7 @@ def _agreed_shards(tensors: Dict[str, Tensor], group: Any, shards: Any, text: st
     rest = tuple((name, *shape) for name, shape, _ in shapes)
     dtypes = tuple(str(tensor.dtype) for tensor in tensors.values())
     said: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(said, (rows, (rest, dtypes, repr(given), word, text, *others)), group=group)
+    dist.all_gather_object(said, (rows, (rest, dtypes, repr(given), word, text, *sequences)), group=group)
     for rank, ((q_rows, *other_rows), theirs) in enumerate(said):
         for one, other in zip(said[0][1], theirs):
             if one != other:
@@ -75,7 +75,7 @@ def _agreed_shards(tensors: Dict[str, Tensor], group: Any, shards: Any, text: st
                 f"rank {rank} has {q_rows} rows of q and {other_rows} of {names}; they must be equally many"
             )
     lengths = [q_rows for (q_rows, *_), _ in said]
-    found = shards_of_word(word, lengths, text, tensors["q"].shape[-2]) if given is None else given
+    found = shards_of_word(word, lengths, text, tensors["q"].shape[-2], sequences) if given is None else given
     found._struct(len(said))  # refuses shards for another number of ranks
     for rank, ((q_rows, *_), _) in enumerate(said):
         if q_rows != found.rows(rank):

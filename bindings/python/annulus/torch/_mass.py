@@ -83,7 +83,7 @@ def attention_mass(
             if lse is not None:
                 check_tensor("lse", lse)
             return _gathered.mass_gathered(_compute_mass, q, k, text, lse, process_group, shards, starts, lengths)
-        ranks = 0 if process_group is None else _ranks.number_of(process_group, shards, q, text)
+        ranks = 0 if process_group is None else _ranks.number_of(process_group, shards, q, text, (starts, lengths))
         return _compute_mass(q, k, text, lse, query_start, starts, lengths, ranks)
 
 

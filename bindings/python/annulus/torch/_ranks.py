@@ -111,9 +111,16 @@ def _gathered_lengths(group: Any, length: int) -> Tuple[int, ...]:
     return tuple(lengths)
 
 
+# sequence_starts and sequence_lengths of a call.
+Sequences = Tuple[Optional[Sequence[int]], Optional[Sequence[int]]]
+
+
 @functools.lru_cache(maxsize=256)
-def _balanced(text: str, length: int, ranks: int, heads: int) -> Shards:
-    return Shards.balanced(from_text(text), length, ranks, heads)
+def _balanced(text: str, length: int, ranks: int, heads: int, sequences: Sequences) -> Shards:
+    starts, lengths = sequences
+    return Shards.balanced(
+        from_text(text), length, ranks, heads, sequence_starts=starts, sequence_lengths=lengths
+    )
 
 
 def check_word(shards: str) -> None:
@@ -124,14 +131,15 @@ def check_word(shards: str) -> None:
         )
 
 
-def shards_of_word(word: str, lengths: Sequence[int], text: str, heads: int) -> Shards:
+def shards_of_word(word: str, lengths: Sequence[int], text: str, heads: int, sequences: Sequences) -> Shards:
     """Returns the shards for a word: "gather", one for each rank; "balanced", those of annulus.Shards.balanced().
 
     lengths: the number of rows of each rank. text: the config's.
     """
     if word == "gather":
         return Shards(lengths)
-    found = _balanced(text, sum(lengths), len(lengths), heads)
+    starts, counts = (None if numbers is None else tuple(numbers) for numbers in sequences)
+    found = _balanced(text, sum(lengths), len(lengths), heads, (starts, counts))
     for rank, rows in enumerate(lengths):
         if rows != found.rows(rank):
             raise ArgumentError(
@@ -141,13 +149,20 @@ def shards_of_word(word: str, lengths: Sequence[int], text: str, heads: int) -> 
     return found
 
 
-def number_of(group: Any, shards: Union[Shards, Sequence[int], str, None], q: torch.Tensor, text: str) -> int:
+def number_of(
+    group: Any,
+    shards: Union[Shards, Sequence[int], str, None],
+    q: torch.Tensor,
+    text: str,
+    sequences: Sequences = (None, None),
+) -> int:
     """Returns the number that operators get for the ranks of a process group or an annulus.Comm. text: the config's."""
     if isinstance(shards, str):
         check_word(shards)
     comm = group if isinstance(group, Comm) else _comm_of_group(group, q.device)
     if isinstance(shards, str):
-        agreed: Optional[Shards] = shards_of_word(shards, _gathered_lengths(group, q.shape[-3]), text, q.shape[-2])
+        lengths = _gathered_lengths(group, q.shape[-3])
+        agreed: Optional[Shards] = shards_of_word(shards, lengths, text, q.shape[-2], sequences)
     else:
         agreed = shards_of(shards)
     # A communicator keeps its Ranks alive, one for each shards.

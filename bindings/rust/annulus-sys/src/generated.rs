@@ -557,6 +557,9 @@ pub const ANNULUS_TRAFFIC_INIT: annulus_traffic = annulus_traffic {
     received_bytes: 0,
 };
 
+/// The most shards that annulus_shards may have, and that annulus_balance_shards() finds.
+pub const ANNULUS_MAX_SHARDS: c_int = 65536;
+
 extern "C" {
     /// The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 1.0.
     pub fn annulus_version() -> c_int;
@@ -1272,5 +1275,28 @@ extern "C" {
         shards: *const annulus_shards,
         rank: i32,
         estimate: *mut annulus_estimate,
+    ) -> annulus_status;
+
+    /// Finds shards that give all `ranks` ranks as much to do in a problem under the context's config, for annulus_shards:
+    /// the length and the rank of each, in lengths\[\] and owners\[\], and how many there are, in \*count. The context needs no
+    /// communicator, and every rank that asks with the same problem gets the same. options of problem tell the sequences.
+    ///
+    /// Numbers of rows differ between ranks by at most 1. Where that is as good, each rank has one shard, in the order of
+    /// the ranks; else the shards are a zigzag, or ones that keep sequences whole and cut few of them. It goes by the pairs
+    /// of queries and keys that the rank with most of them computes, and by the rows of K and V that ranks receive, with a
+    /// GPU's rates. The choice may change between versions.
+    ///
+    /// capacity: the elements that lengths and owners have room for; ANNULUS_MAX_SHARDS is always enough.
+    /// ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, ranks is not from 1 to 4096, capacity is less
+    /// than 1 or than the number of shards, which the message tells, or the problem is not as annulus_estimate_rank() takes
+    /// it. Nothing was written in these cases. Since 1.0.
+    pub fn annulus_balance_shards(
+        context: *mut annulus_context,
+        problem: *const annulus_problem,
+        ranks: i32,
+        capacity: i32,
+        lengths: *mut i64,
+        owners: *mut i32,
+        count: *mut i32,
     ) -> annulus_status;
 }
