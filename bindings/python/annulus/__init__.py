@@ -7,7 +7,7 @@
 q and the result are arrays [B, N, H, D] of NumPy, PyTorch, CuPy or JAX; k and v are [B, N, G, D]. `Config` says which
 keys a query attends to, `Context` computes forward and backward on a device, `Comm` connects several ranks, and
 `Shards` says which positions each rank holds. `annulus.torch` has a differentiable function and modules for PyTorch,
-`annulus.jax` a function that JAX's transforms accept, and `annulus.slides` maps of slides.
+`annulus.jax` functions that JAX's transforms accept, and `annulus.slides` maps of slides.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from ._config import Branch
 
 
-def warn(message: str) -> None:
-    """Warns, and names the innermost line outside this package as the place."""
-    package = __name__.partition(".")[0]
+def warn(message: str, through: Tuple[str, ...] = ()) -> None:
+    """Warns, and names the innermost line outside this package, and the packages `through`, as the place."""
+    packages = (__name__.partition(".")[0], *through)
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in packages:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level)
 

@@ -1,25 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""annulus.jax: the same numbers as Context's calls, gradients against finite differences, and JAX's transforms."""
+"""annulus.jax: the same numbers as Context's calls, gradients against finite differences, and JAX's transforms.
 
+jax_test.py runs itself as `jax_test.py --exported FILE` to call an exported program in a new process.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
 import unittest
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import capi
+import jax_python
 import tap
 from capi import np
 
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 try:
     import jax
 except ImportError:
-    tap.skip_all("needs JAX")
+    jax_python.find_jax()
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402 - after the settings
 
+from jax.sharding import Mesh, PartitionSpec  # noqa: E402
+
 import annulus  # noqa: E402
-from annulus.jax import attention  # noqa: E402
+from annulus.jax import _extension, attention, attention_mass, merge  # noqa: E402
 
 CONFIG = annulus.Config([(16, 1), (0, 3)], causal=True)
 SHAPE, KV_SHAPE = (2, 37, 4, 8), (2, 37, 2, 8)
@@ -27,6 +41,18 @@ SHAPE, KV_SHAPE = (2, 37, 4, 8), (2, 37, 2, 8)
 
 def inputs(dtype="float64"):
     return [jnp.asarray(array) for array in capi.numbers(1, SHAPE, KV_SHAPE, KV_SHAPE, SHAPE, dtype=dtype)]
+
+
+def gradients(q, k, v, config=CONFIG):
+    return jax.grad(lambda *a: jnp.square(attention(*a, config)).sum(), (0, 1, 2))(q, k, v)
+
+
+def program(function, *arrays):
+    """Returns the text of the program that JAX compiles for a function."""
+    return jax.jit(function).lower(*arrays).as_text()
+
+
+needs_custom_calls = unittest.skipIf(_extension.why_not("cpu"), str(_extension.why_not("cpu")))
 
 
 class JaxTest(unittest.TestCase):
@@ -86,10 +112,10 @@ class JaxTest(unittest.TestCase):
     def test_vmap_makes_one_call(self):
         q, k, v, _ = inputs()
         wanted = attention(q, k, v, CONFIG)
-        compute = annulus.jax._forward_on_host
-        with mock.patch.object(annulus.jax, "_forward_on_host", side_effect=compute) as calls:
-            self.same(jax.vmap(lambda *a: attention(*a, CONFIG))(q, k, v), wanted)
-        self.assertEqual(calls.call_count, 1)
+        together = lambda *a: jax.vmap(lambda *a: attention(*a, CONFIG))(*a)
+        self.same(together(q, k, v), wanted)
+        text = program(together, q, k, v)
+        self.assertEqual(text.count("custom_call @"), 1, text)
         several = jax.vmap(lambda *a: attention(*a, CONFIG, sequence_lengths=[30, 37]), (0, None, 0))
         found = several(jnp.stack([q, -q]), k, jnp.stack([v, v]))
         for i, sign in enumerate((1, -1)):
@@ -141,6 +167,35 @@ class JaxTest(unittest.TestCase):
                 lambda: jax.jit(lambda n: attention(q, k, v, CONFIG, query_start=n))(0),
             ),
             ("q has 2 dimensions", annulus.ArgumentError, lambda: attention(q[0, 0], k, v, CONFIG)),
+            ("k has 3 dimensions; it must have 4, as q", annulus.ArgumentError, lambda: attention(q, k[0], v, CONFIG)),
+            (
+                r"k has shape \[1, 37, 2, 8\] and q \[2, 37, 4, 8\]; B and D must be the same",
+                annulus.ArgumentError,
+                lambda: attention(q, k[:1], v[:1], CONFIG),
+            ),
+            (
+                r"v has shape \[2, 37, 1, 8\]; it must have \[2, 37, 2, 8\], as k has",
+                annulus.ArgumentError,
+                lambda: attention(q, k, v[:, :, :1], CONFIG),
+            ),
+            ("kv_heads is 2; .* must divide the 3 query heads", annulus.ArgumentError, lambda: jax.jit(attention, static_argnums=3)(q[:, :, :3], k, v, CONFIG)),
+            (
+                "lse has shape .* and dtype float64; it must have .* and float64, as attention",
+                annulus.ArgumentError,
+                lambda: attention_mass(q, k, CONFIG, lse=jnp.zeros((2, 37, 4))),
+            ),
+            ("is_causal .* causal=", annulus.ArgumentError, lambda: attention_mass(q, k, CONFIG, is_causal=True)),
+            ("parts has 0 pairs", annulus.ArgumentError, lambda: merge([])),
+            (
+                r"lse of parts\[1\] has shape .* and dtype float32; it must have .* and float64",
+                annulus.ArgumentError,
+                lambda: merge([(q, jnp.zeros((2, 4, 37))), (q, jnp.zeros((2, 4, 37), "float32"))]),
+            ),
+            (
+                r"out of parts\[1\] has shape .*, as out of parts\[0\]",
+                annulus.ArgumentError,
+                lambda: merge([(q, jnp.zeros((2, 4, 37))), (k, jnp.zeros((2, 2, 37)))]),
+            ),
             ("k is a list", TypeError, lambda: attention(q, [1.0], v, CONFIG)),
             ("layout is 'nd'", annulus.ArgumentError, lambda: attention(q, k, v, CONFIG, layout="nd")),
             ("q has 37 rows and k has 36", annulus.ArgumentError, lambda: attention(q, k[:, 1:], v[:, 1:], CONFIG)),
@@ -158,9 +213,268 @@ class JaxTest(unittest.TestCase):
         loss = lambda q: attention(q, k, v, CONFIG).sum()
         with self.assertRaises(TypeError):
             jax.jvp(loss, (q,), (q,))
-        with self.assertRaises((TypeError, ValueError)):
+        with self.assertRaisesRegex(annulus.UnsupportedError, "once and in reverse mode"):
             jax.grad(lambda q: jax.grad(loss)(q).sum())(q)
+
+    @needs_custom_calls
+    def test_programs_have_custom_calls(self):
+        q, k, v, _ = inputs("float32")
+        text = program(gradients, q, k, v)
+        for name in ("annulus_cpu_forward", "annulus_cpu_backward"):
+            self.assertEqual(text.count(f"custom_call @{name}("), 1, text)
+        self.assertNotIn("callback", text)
+        workspace = annulus.Context(CONFIG).workspace_size(37, 4, 8, kv_heads=2, batch=2, row_alignment=16)
+        self.assertIn(f"tensor<{workspace}xui8>", text)
+        self.assertIn("annulus_cpu_mass(", program(lambda q, k: attention_mass(q, k, CONFIG), q, k))
+        lse = jnp.zeros((2, 4, 37), "float32")
+        self.assertIn("annulus_cpu_merge(", program(lambda *part: merge([part, part]), q, lse))
+
+    def test_heads_without_keys(self):
+        q, k, v, _ = inputs()
+        with self.assertWarnsRegex(UserWarning, "^1 of 4 heads attend to no key") as caught:
+            attention(q, k, v, [annulus.Branch(0, 1, heads=(0, 3))])
+        self.assertEqual(caught.filename, __file__)
+
+    def test_without_b(self):
+        q, k, v, _ = inputs()
+        out, lse = attention(q[1], k[1], v[1], CONFIG, return_lse=True)
+        self.same(out, attention(q, k, v, CONFIG)[1])
+        self.same(attention_mass(q[1], k[1], CONFIG, lse=lse), attention_mass(q, k, CONFIG)[1])
+        self.same(merge([(out, lse)])[0], out)
+
+    def test_options_of_the_config(self):
+        """Every option reaches the custom call: each config gives the numbers that it gives without JAX."""
+        q, k, v, _ = inputs()
+        arrays = [np.asarray(array) for array in (q, k, v)]
+        branch = annulus.Branch
+        found = set()
+        for config in (
+            annulus.Config([(37, 2)]),
+            annulus.Config([(37, 2)], causal=True),
+            annulus.Config([(37, 2)], scale=0.25),
+            annulus.Config([(37, 2)], scale=-3),
+            annulus.Config([(16, 3)], padding="zero_keys"),
+            annulus.Config([(37, 2), (16, 1)], key_rule="each_branch"),
+            annulus.Config([(37, 2), (16, 1)], key_rule="once"),
+            annulus.Config([(37, 4)], head_shard=(4, 8)),
+            annulus.Config([(37, 4)], engine="reference"),
+            annulus.Config([branch(37, 4, phase="interleave")]),
+            annulus.Config([branch(37, 4, phase=3)]),
+            annulus.Config([branch(37, 4, query="residue")]),
+            annulus.Config([branch(37, 4, query="every")]),
+            annulus.Config([branch(37, 4, heads=(1, 2))]),
+            annulus.Config([branch(20, 2, order="hilbert", grid_width=5)]),
+            annulus.Config([branch(20, 2, order="hilbert", grid_width=10)]),
+        ):
+            with self.subTest(config), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # some heads have no keys
+                wanted = annulus.Context(config).forward(*arrays)[0]
+                self.same(attention(q, k, v, config), wanted)
+                found.add(wanted.tobytes())
+        self.assertGreaterEqual(len(found), 15)  # engines agree up to rounding
+
+    def test_attention_mass(self):
+        for dtype in ("float64", "float32", jnp.bfloat16):
+            q, k, v, _ = inputs(dtype)
+            wanted = annulus.attention_mass(np.asarray(q), np.asarray(k), CONFIG)
+            _, lse = attention(q, k, v, CONFIG, return_lse=True)
+            self.same(attention_mass(q, k, CONFIG), wanted)
+            self.same(jax.jit(lambda q, k, lse: attention_mass(q, k, CONFIG, lse=lse))(q, k, lse), wanted)
+            self.same(jax.vmap(lambda q, k: attention_mass(q, k, CONFIG))(q, k), wanted)
+            bhnd = (x.swapaxes(1, 2) for x in (q, k))
+            self.same(attention_mass(*bhnd, CONFIG, lse=lse, layout="bhnd"), wanted)
+        self.same(jax.grad(lambda q: attention_mass(q, k, CONFIG).sum())(q), jnp.zeros_like(q))
+        one = attention_mass(q[:, 30:31], k, CONFIG, query_start=30)
+        self.assertAlmostEqual(float(one.sum()), 8, delta=0.1)
+
+    def test_merge(self):
+        q, k, v, weights = inputs()
+        whole, whole_lse = attention(q, k, v, [(0, 1)], return_lse=True)
+        parts = [
+            attention(q, k, v, [annulus.Branch(0, 2, phase=phase, query="every")], return_lse=True) for phase in (0, 1)
+        ]
+        nothing = jnp.full_like(whole, jnp.nan), jnp.full_like(whole_lse, -jnp.inf)
+        for found in (merge(parts), jax.jit(merge)([*parts, nothing]), jax.vmap(merge)([*parts])):
+            np.testing.assert_allclose(found[0], whole, rtol=1e-13, atol=1e-13)
+            np.testing.assert_allclose(found[1], whole_lse, rtol=1e-13)
+
+        def loss(q, k, v, parted):
+            if parted:
+                out, lse = merge(
+                    [attention(q, k, v, [annulus.Branch(0, 2, phase=p, query="every")], return_lse=True) for p in (0, 1)]
+                    + [nothing]
+                )
+            else:
+                out, lse = attention(q, k, v, [(0, 1)], return_lse=True)
+            return (out * weights).sum() + jnp.sin(lse).sum()
+
+        found, wanted = (jax.grad(loss, (0, 1, 2))(q, k, v, parted) for parted in (True, False))
+        for one, other in zip(found, wanted):
+            np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+        # The derivative of the derivative, against finite differences.
+        out, lse = parts[0]
+        slope = lambda out: (jax.grad(lambda out, lse: jnp.square(merge([(out, lse), parts[1]])[0]).sum(), 1)(out, lse)).sum()
+        step = 1e-6 * weights
+        wanted = (slope(out + step) - slope(out - step)) / 2e-6
+        self.assertAlmostEqual(float((jax.grad(slope)(out) * weights).sum()), float(wanted), delta=1e-6)
+
+    def test_scan_and_checkpoint(self):
+        q, k, v, _ = inputs()
+
+        def layers(q, wrap, steps):
+            layer = wrap(lambda q: attention(q, k, v, CONFIG))
+            if steps is jax.lax.scan:
+                q, _ = jax.lax.scan(lambda q, _: (layer(q), None), q, None, length=3)
+            else:
+                for _ in range(3):
+                    q = layer(q)
+            return jnp.square(q).sum()
+
+        wanted = jax.grad(layers)(q, lambda layer: layer, None)
+        for wrap in (lambda layer: layer, jax.checkpoint):
+            self.same(jax.jit(jax.grad(lambda q: layers(q, wrap, jax.lax.scan)))(q), wanted)
+
+    def test_shard_map(self):
+        """Each of two devices has one entry of the batch. Gradients of k and v that both devices have add up."""
+        q, k, v, _ = inputs()
+        mesh, split, same = Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpec("x"), PartitionSpec()
+
+        def step(q, k, v):
+            loss = lambda q, k, v: jax.lax.psum(jnp.square(attention(q, k, v, CONFIG)).sum(), "x")
+            return jax.grad(loss, (0, 1, 2))(q, k, v)
+
+        specs = split, split, split
+        found = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=True))(q, k, v)
+        for one, wanted in zip(found, gradients(q, k, v)):
+            self.same(one, wanted)
+        specs = split, same, same
+        found = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=True))(q, k[:1], v[:1])
+        each = [gradients(q[i : i + 1], k[:1], v[:1]) for i in range(2)]
+        self.same(found[0], jnp.concatenate([each[0][0], each[1][0]]))
+        for one, first, second in zip(found[1:], each[0][1:], each[1][1:]):
+            self.same(one, first + second)
+
+        def others(q, k, v):
+            _, lse = attention(q, k, v, CONFIG, return_lse=True)
+            mass = jax.lax.psum(attention_mass(q, k, CONFIG, lse=lse), "x")
+            return mass, merge([(q, lse)])[0]
+
+        outputs = same, split
+        mapped = jax.shard_map(others, mesh=mesh, in_specs=specs, out_specs=outputs, check_vma=True)
+        mass, merged = jax.jit(mapped)(q, k[:1], v[:1])
+        self.same(merged, q)
+        self.same(mass, sum(attention_mass(q[i : i + 1], k[:1], CONFIG) for i in range(2)))
+
+    def test_threads_share_a_program(self):
+        """Eight threads run one compiled function on two devices. Each gets the numbers of its own arrays."""
+        config = annulus.Config([(256, 1), (0, 3)], causal=True)
+        q, k, v = capi.numbers(4, *[(1, 1500, 4, 32)] * 3)
+        compiled = jax.jit(lambda *a: gradients(*a, config))
+        arrays = [[jax.device_put(x, jax.devices()[i % 2]) for x in (q * (i + 1), k, v)] for i in range(8)]
+        wanted = [compiled(*each) for each in arrays]
+
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(3):
+                for found, results in zip(pool.map(lambda each: compiled(*each), arrays), wanted):
+                    for one, other in zip(found, results):
+                        self.same(one, other)
+
+    @needs_custom_calls
+    def test_more_configs_than_idle_contexts(self):
+        q, k, v, _ = inputs("float32")
+        arrays = [np.asarray(array) for array in (q, k, v)]
+        configs = [annulus.Config([(w, 1)]) for w in range(1, 35)] + [annulus.Config([(w, 2)]) for w in range(2, 35)]
+        programs = [jax.jit(lambda *a, c=config: attention(*a, c)).lower(q, k, v).compile() for config in configs]
+        for _ in range(2):
+            for config, compiled in zip(configs, programs):
+                self.same(compiled(q, k, v), annulus.Context(config).forward(*arrays)[0])
+
+    @needs_custom_calls
+    def test_export(self):
+        """An exported program and its derivative run in a process that imports annulus.jax and knows nothing else."""
+        from jax import export
+
+        try:
+            import flatbuffers  # noqa: F401 - what JAX serializes with
+        except ImportError:
+            self.skipTest("needs flatbuffers")
+        q, k, v, _ = inputs("float32")
+        checks = [export.DisabledSafetyCheck.custom_call(f"annulus_cpu_{pass_}") for pass_ in ("forward", "backward")]
+        exported = export.export(jax.jit(lambda *a: attention(*a, CONFIG)), disabled_checks=checks)(q, k, v)
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory, "exported")
+            file.write_bytes(exported.serialize(vjp_order=1))
+            np.savez(file.with_suffix(".npz"), q=q, k=k, v=v)
+            subprocess.run([sys.executable, __file__, "--exported", file], check=True, timeout=100)
+            with np.load(file.with_suffix(".results.npz")) as results:
+                self.same(results["out"], attention(q, k, v, CONFIG))
+                for name, wanted in zip(("d_q", "d_k", "d_v"), gradients(q, k, v)):
+                    self.same(results[name], wanted)
+
+    @needs_custom_calls
+    def test_errors_of_a_running_call(self):
+        """What only the call itself can find is an error of JAX with the library's message."""
+        q, k, v, _ = inputs("float32")
+        attributes, _ = annulus.jax._calls._attributes("cpu", "forward", q, k, annulus.jax._calls.Call(CONFIG._text))
+        results = [jax.ShapeDtypeStruct(shape, "float32") for shape in (q.shape, (2, 4, 37))]
+        for workspace, arrays, words in (
+            (0, (q, k, v[:, :30]), r"INVALID_ARGUMENT: shape\[1\] of v is 30; it must be 37"),
+            (1, (q, k, v), "RESOURCE_EXHAUSTED: .* bytes"),
+        ):
+            call = jax.ffi.ffi_call("annulus_cpu_forward", [*results, jax.ShapeDtypeStruct((workspace,), "uint8")])
+            with self.assertRaisesRegex(jax.errors.JaxRuntimeError, words):
+                jax.block_until_ready(jax.jit(lambda *a, call=call: call(*a, **attributes))(*arrays))
+
+    def test_callbacks_compute_the_same(self):
+        """Without custom calls, it says so once and computes by callbacks."""
+        q, k, v, weights = inputs()
+        _, lse = attention(q, k, v, CONFIG, return_lse=True)
+
+        def run(*arrays):
+            q, k, v, lse = arrays
+            out = attention(q, k, v, CONFIG)
+            vmapped = jax.vmap(lambda *a: attention(*a, CONFIG, sequence_lengths=[30]))(*(x[:, None] for x in (q, k, v)))
+            return out, vmapped, gradients(q, k, v), attention_mass(q, k, CONFIG, lse=lse), merge([(out, lse)] * 2)
+
+        wanted = jax.tree.leaves(jax.jit(run)(q, k, v, lse))
+        jax.clear_caches()
+        self.addCleanup(jax.clear_caches)
+        with mock.patch.object(_extension, "_refusal", "it is hidden here"), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            text = program(run, q, k, v, lse)
+            found = jax.tree.leaves(jax.jit(run)(q, k, v, lse))
+        self.assertNotIn("custom_call @annulus", text)
+        self.assertEqual(
+            [(str(one.message), one.filename) for one in caught],
+            [("annulus.jax computes on the host's CPU, by callbacks of JAX: it is hidden here", __file__)],
+        )
+        for one, other in zip(found, wanted):
+            self.same(one, other)
+
+    @needs_custom_calls
+    def test_a_newer_interface_is_not_registered(self):
+        """JAX would accept the registration, and then not start."""
+        with tempfile.TemporaryDirectory() as directory:
+            header = pathlib.Path(directory, "xla/ffi/api/c_api.h")
+            header.parent.mkdir(parents=True)
+            header.write_text("#define XLA_FFI_API_MAJOR 0\n#define XLA_FFI_API_MINOR 0\n")
+            with mock.patch.object(jax.ffi, "include_dir", lambda: directory):
+                self.assertRegex(_extension._register(), "compiled with a newer jaxlib than that of JAX [0-9.]+$")
+
+
+def call_exported(file):
+    """Calls the exported program in `file` on the arrays beside it, and saves what it and its derivative return."""
+    from jax import export
+
+    call = export.deserialize(bytearray(file.read_bytes())).call
+    with np.load(file.with_suffix(".npz")) as arrays:
+        q, k, v = (jnp.asarray(arrays[name]) for name in "qkv")
+    d_q, d_k, d_v = jax.grad(lambda *a: jnp.square(call(*a)).sum(), (0, 1, 2))(q, k, v)
+    np.savez(file.with_suffix(".results.npz"), out=call(q, k, v), d_q=d_q, d_k=d_k, d_v=d_v)
 
 
 if __name__ == "__main__":
-    tap.main()
+    if sys.argv[1:2] == ["--exported"]:
+        call_exported(pathlib.Path(sys.argv[2]))
+    else:
+        tap.main()

@@ -351,6 +351,81 @@ class FunctionTest(unittest.TestCase):
             for one, other in zip(torch.autograd.grad(found.sum(), (q, k, v)), wanted_gradients):
                 self.assertTrue(torch.equal(one, other))
 
+    @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
+    def test_compiled_sequences(self):
+        """One graph without breaks has the numbers of sequences as lists, arrays or tensors, also computed ones."""
+        config = annulus.Config(BRANCHES, causal=True)
+        n = SHAPE[1]
+        starts, lengths = [0, 20, n], [18, n - 23]
+        numbers = {"list": list, "tensor": torch.tensor, "int32": lambda x: torch.tensor(x, dtype=torch.int32)}
+        cases = [({"sequence_starts": kind(starts)}, name) for name, kind in numbers.items()]
+        cases += [({"sequence_starts": kind(starts), "sequence_lengths": lengths}, name) for name, kind in numbers.items()]
+        cases += [({"sequence_lengths": kind([n, n - 8])}, name) for name, kind in numbers.items()]
+        cases += [({"sequence_starts": np.array(starts)}, "NumPy")]
+        for options, name in cases:
+            with self.subTest(sorted(options), kind=name):
+                function = lambda q, k, v, options: dilated_attention(2 * q, k, v, config, **options) + 1
+                self.check_compiled(function, options)
+        totals = lambda q, k, v, x: dilated_attention(
+            2 * q, k, v, config, sequence_starts=torch.nn.functional.pad(x.cumsum(0), (1, 0))
+        )
+        compiled = self.check_compiled(totals, torch.tensor([20, n - 20]))
+        q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE, grad=True)
+        with unittest.mock.patch.object(torch._dynamo.config, "error_on_recompile", True):
+            other = torch.tensor([11, n - 11])
+            self.assertTrue(torch.equal(compiled(q, k, v, other), totals(q, k, v, other)))
+        with self.assertRaisesRegex(annulus.ArgumentError, r"^sequence_starts\[0\] is 0.0; it must be an int"):
+            compiled(q, k, v, torch.tensor([0.5, 1]))
+
+    def check_compiled(self, function, *others):
+        """Compares a function with its compiled form, with gradients. Returns the compiled form."""
+        q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE, grad=True)
+        wanted = function(q, k, v, *others)
+        torch._dynamo.reset()  # it counts how often it compiles the same code
+        compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+        found = compiled(q, k, v, *others)
+        self.assertTrue(torch.equal(found, wanted))
+        gradients = (torch.autograd.grad(each.sum(), (q, k, v)) for each in (found, wanted))
+        for one, other in zip(*gradients):
+            self.assertTrue(torch.equal(one, other))
+        return compiled
+
+    @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
+    def test_exported_module(self):
+        """A module of any length, saved and loaded, with sequences whose numbers it gets when it runs."""
+
+        class Packed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = MultiheadDilatedAttention(64, 4, [16, 48], [1, 3])
+
+            def forward(self, x, starts):
+                return self.inner(x, x, x, sequence_starts=starts)[0]
+
+        module = Packed().eval()
+        (x,) = rows(3, (2, 83, 64))
+        length = torch.export.Dim("length", min=16, max=4096)
+        shapes = {"x": {1: length}, "starts": None}
+        exported = torch.export.export(module, (x, torch.tensor([0, 20, 83])), dynamic_shapes=shapes)
+        file = io.BytesIO()
+        torch.export.save(exported, file)
+        file.seek(0)
+        loaded = torch.export.load(file).module()
+        (longer,) = rows(4, (2, 120, 64))
+        for rows_of_x, starts in ((x, [0, 20, 83]), (x, [0, 50, 83]), (longer, [0, 100, 120])):
+            found = loaded(rows_of_x, torch.tensor(starts))
+            self.assertTrue(torch.allclose(found, module(rows_of_x, torch.tensor(starts)), atol=1e-6))
+        from torch.utils.flop_counter import FlopCounterMode
+
+        counts = []
+        for each in (module, loaded):
+            with FlopCounterMode(display=False) as counter:
+                each(x, torch.tensor([0, 20, 83])).sum().backward()
+            found = {str(operator): count for operator, count in counter.get_flop_counts()["Global"].items()}
+            suffix = "" if each is module else "_of_sequences"
+            counts.append([found[f"annulus.{pass_}{suffix}"] for pass_ in ("forward", "backward")])
+        self.assertEqual(counts[0], counts[1])
+
     def test_parts_with_some_of_the_heads_add_up(self):
         whole = MultiheadDilatedAttention(64, 4, [16, 48], [2, 3], kv_heads=2)
         (x,) = rows(3, (2, 83, 64))

@@ -32,6 +32,13 @@ except annulus.UnsupportedError as error:
     print(error)
 """
 
+CUSTOM_CALLS = """
+import annulus, ctypes, pathlib
+calls = ctypes.CDLL(pathlib.Path(annulus.__file__).parent / "jax/libannulus_xla.so")
+print(ctypes.c_int32.in_dll(calls, "annulus_xla_api_version").value)
+assert len({line.split()[-1] for line in open("/proc/self/maps") if "libannulus" in line}) == 2
+"""
+
 RANKS = """
 import threading
 import annulus, numpy as np
@@ -91,6 +98,10 @@ class WheelTest(unittest.TestCase):
         self.assertEqual(os.path.dirname(os.path.dirname(library)), os.path.dirname(package))
         self.assertEqual(typed, "True")
         self.assertIn(f"libannulus=={version}\n", self.print_of(python, "-m", "pip", "list", "--format", "freeze"))
+
+    def test_has_custom_calls_for_jax(self):
+        """They load without JAX, with the library of the wheel."""
+        self.assertEqual(self.print_of(python, "-c", CUSTOM_CALLS), "0\n")
 
     def test_small_job(self):
         example = SOURCE / "bindings/python/examples/small_job.py"

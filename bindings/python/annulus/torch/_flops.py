@@ -77,9 +77,40 @@ def _backward_flops(
     return _flops("backward", q, k, config, query_start, starts, lengths, ranks)
 
 
+def _listed(numbers: Any) -> Any:
+    return None if numbers is None else numbers.tolist()
+
+
+def _forward_flops_of_sequences(
+    q: Any, k: Any, v: Any, config: str, query_start: Any, starts: Any, lengths: Any, **_: Any
+) -> int:
+    return _flops("forward", q.shape, k.shape, config, query_start, _listed(starts), _listed(lengths), 0)
+
+
+def _backward_flops_of_sequences(
+    d_out: Any,
+    d_lse: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    config: str,
+    query_start: Any,
+    starts: Any,
+    lengths: Any,
+    **_: Any,
+) -> int:
+    return _flops("backward", q.shape, k.shape, config, query_start, _listed(starts), _listed(lengths), 0)
+
+
 def register() -> None:
-    """Registers the formulas by which FlopCounterMode counts annulus::forward and annulus::backward."""
+    """Registers the formulas by which FlopCounterMode counts the operators."""
     from torch.utils.flop_counter import register_flop_formula
 
-    register_flop_formula(torch.ops.annulus.forward)(_forward_flops)
-    register_flop_formula(torch.ops.annulus.backward)(_backward_flops)
+    operators = torch.ops.annulus
+    register_flop_formula(operators.forward)(_forward_flops)
+    register_flop_formula(operators.backward)(_backward_flops)
+    # These get tensors, not shapes: the count depends on the numbers.
+    register_flop_formula(operators.forward_of_sequences, get_raw=True)(_forward_flops_of_sequences)
+    register_flop_formula(operators.backward_of_sequences, get_raw=True)(_backward_flops_of_sequences)

@@ -5,6 +5,7 @@
 import dataclasses
 from typing import Any, Callable, Iterable, Literal, NoReturn, Optional, Sequence, Tuple, Union, cast, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -92,17 +93,18 @@ def _backward(
     return _passes.backward(handle, inputs, d_lse, (None, None, None), options, None)
 
 
-def _make_operators() -> Tuple[Any, Any]:
-    """Registers annulus::forward and annulus::backward, operators that torch.compile puts into its graphs."""
-    forward = torch.library.custom_op("annulus::forward", torch.no_grad()(_forward), mutates_args=())
-    backward = torch.library.custom_op("annulus::backward", torch.no_grad()(_backward), mutates_args=())
+def _make_operators(suffix: str, compute_forward: Callable, compute_backward: Callable) -> Tuple[Any, Any]:
+    """Registers annulus::forward and annulus::backward, with a suffix: operators that torch.compile puts into its
+    graphs."""
+    forward = torch.library.custom_op(f"annulus::forward{suffix}", torch.no_grad()(compute_forward), mutates_args=())
+    backward = torch.library.custom_op(f"annulus::backward{suffix}", torch.no_grad()(compute_backward), mutates_args=())
 
     @forward.register_fake
-    def _(q, k, v, config, query_start, sequence_starts, sequence_lengths, ranks):
+    def _(q, *_):
         return q.new_empty(q.shape), _lse_like(q)
 
     @backward.register_fake
-    def _(d_out, d_lse, q, k, v, out, lse, config, query_start, sequence_starts, sequence_lengths, ranks):
+    def _(d_out, d_lse, q, k, v, *_):
         return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
     return forward, backward
@@ -110,7 +112,9 @@ def _make_operators() -> Tuple[Any, Any]:
 
 # Before PyTorch 2.4 there are no custom operators.
 _have_operators = hasattr(torch.library, "custom_op")
-_forward_pass, _backward_pass = _make_operators() if _have_operators else (_forward, torch.no_grad()(_backward))
+_forward_pass, _backward_pass = (
+    _make_operators("", _forward, _backward) if _have_operators else (_forward, torch.no_grad()(_backward))
+)
 
 
 # --- The first derivative, in reverse mode. All others are refused, since PyTorch would take them for zero.
@@ -254,11 +258,16 @@ if not _have_operators:  # torch.compile would trace into it
 
 if _have_operators:
     cast(Any, _forward_pass).register_autograd(_Attention.backward, setup_context=_Attention.setup_context)
-    _flops.register()
 
 
 def _compiling() -> bool:
     return _have_operators and torch.compiler.is_compiling()
+
+
+def _makes_graph() -> bool:
+    """Returns whether the call becomes an operator of a compiled graph. That would drop tangents of forward mode; a
+    Function that is not traced refuses them."""
+    return _compiling() and forward_ad._current_level < 0
 
 
 # Tensors of other classes may observe operators.
@@ -269,10 +278,76 @@ def _attend(*inputs: Any) -> Tuple[Tensor, Tensor]:
     q, k, v = inputs[:3]
     if not _compiling() and type(q) in _TENSORS and type(k) in _TENSORS and type(v) in _TENSORS and _is_unobserved():
         return _attend_unobserved(*inputs)
-    # An operator in a compiled graph would drop tangents. A Function that is not traced refuses them.
-    if _compiling() and forward_ad._current_level < 0:
-        return _forward_pass(*inputs)
-    return _apply(*inputs)
+    if not _makes_graph():
+        return _apply(*inputs)
+    *others, starts, lengths, ranks = inputs
+    if isinstance(starts, Tensor) or isinstance(lengths, Tensor):
+        tensors = [None if numbers is None else torch.as_tensor(numbers) for numbers in (starts, lengths)]
+        return _forward_pass_of_sequences(*others, *tensors)  # ranks is 0
+    return _forward_pass(*inputs)
+
+
+# --- Sequences that a compiled graph has as tensors, since it does not know their numbers
+
+
+def _listed(name: str, numbers: Optional[Tensor]) -> Optional[Sequence[int]]:
+    return None if numbers is None else host_integers(name, numbers)
+
+
+def _forward_of_sequences(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    config: str,
+    query_start: Optional[int],
+    sequence_starts: Optional[Tensor],
+    sequence_lengths: Optional[Tensor],
+) -> Tuple[Tensor, Tensor]:
+    starts, lengths = _listed("sequence_starts", sequence_starts), _listed("sequence_lengths", sequence_lengths)
+    return _forward(q, k, v, config, query_start, starts, lengths, 0)
+
+
+def _backward_of_sequences(
+    d_out: Optional[Tensor],
+    d_lse: Optional[Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    config: str,
+    query_start: Optional[int],
+    sequence_starts: Optional[Tensor],
+    sequence_lengths: Optional[Tensor],
+) -> Tuple[Tensor, Tensor, Tensor]:
+    starts, lengths = _listed("sequence_starts", sequence_starts), _listed("sequence_lengths", sequence_lengths)
+    return _backward(d_out, d_lse, q, k, v, out, lse, config, query_start, starts, lengths, 0)
+
+
+def _make_operator_of_sequences() -> Any:
+    """Registers annulus::forward_of_sequences, which takes the sequences as tensors, and its derivative."""
+    forward, backward = _make_operators("_of_sequences", _forward_of_sequences, _backward_of_sequences)
+
+    def keep(ctx: Any, inputs: Tuple, output: Tuple) -> None:
+        q, k, v, config, query_start, starts, lengths = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, *output, starts, lengths)
+        ctx.options = config, query_start
+
+    def differentiate(ctx: Any, d_out: Any, d_lse: Any) -> Tuple:
+        if d_out is None and d_lse is None:
+            return (None,) * 7
+        *tensors, starts, lengths = ctx.saved_tensors
+        return (*backward(d_out, d_lse, *tensors, *ctx.options, starts, lengths), *(None,) * 4)
+
+    forward.register_autograd(differentiate, setup_context=keep)
+    return forward
+
+
+_forward_pass_of_sequences: Any = None
+if _have_operators:
+    _forward_pass_of_sequences = _make_operator_of_sequences()
+    _flops.register()
 
 
 # --- The function
@@ -521,10 +596,12 @@ def _check(name: str, tensor: Any, q: Tensor) -> None:
 _numbers_of = _untraced(host_integers)
 
 
-def _numbers(name: str, values: Any) -> Optional[Sequence[int]]:
-    """Returns sequence_starts or sequence_lengths as the operators take them."""
+def _numbers(name: str, values: Any, may_be_tensor: bool = False) -> Any:
+    """Returns sequence_starts or sequence_lengths as the operators take them: a list, or in a graph also a tensor."""
     if values is None or (_compiling() and isinstance(values, (list, tuple))):  # they may hold symbols
         return values
+    if may_be_tensor and _makes_graph() and isinstance(values, (Tensor, np.ndarray)):
+        return torch.as_tensor(values)
     return _numbers_of(name, values)
 
 
@@ -546,7 +623,9 @@ def attend(
         query_start = integer("query_start", query_start)
     if process_group is None and shards is not None:
         raise ArgumentError(f"shards is {shards!r}; it needs process_group, the ranks that hold them")
-    starts, lengths = _numbers("sequence_starts", sequence_starts), _numbers("sequence_lengths", sequence_lengths)
+    is_alone = process_group is None
+    starts = _numbers("sequence_starts", sequence_starts, is_alone)
+    lengths = _numbers("sequence_lengths", sequence_lengths, is_alone)
     if q.device.type == "cpu" and _ranks.is_group(process_group):
         if query_start is not None:
             raise UnsupportedError("query_start with a process group and tensors on the CPU; leave one of them out")
