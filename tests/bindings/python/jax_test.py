@@ -452,14 +452,18 @@ class JaxTest(unittest.TestCase):
             self.same(one, other)
 
     @needs_custom_calls
-    def test_a_newer_interface_is_not_registered(self):
+    def test_other_interfaces_are_not_registered(self):
         """JAX would accept the registration, and then not start."""
         with tempfile.TemporaryDirectory() as directory:
             header = pathlib.Path(directory, "xla/ffi/api/c_api.h")
             header.parent.mkdir(parents=True)
-            header.write_text("#define XLA_FFI_API_MAJOR 0\n#define XLA_FFI_API_MINOR 0\n")
-            with mock.patch.object(jax.ffi, "include_dir", lambda: directory):
-                self.assertRegex(_extension._register(), "compiled with a newer jaxlib than that of JAX [0-9.]+$")
+            for major, minor in ((0, 0), (1, 99)):
+                header.write_text(f"#define XLA_FFI_API_MAJOR {major}\n#define XLA_FFI_API_MINOR {minor}\n")
+                with self.subTest(major=major), mock.patch.object(jax.ffi, "include_dir", lambda: directory):
+                    words = (
+                        rf"compiled for version 0\.[1-9]+ of XLA's interface, and that of JAX .* is {major}\.{minor};"
+                    )
+                    self.assertRegex(_extension._register(), words)
 
 
 def call_exported(file):

@@ -29,12 +29,18 @@ def target_name(platform: str, pass_: str) -> str:
     return f"annulus_{platform}_{pass_}"
 
 
-def _is_too_new(library: ctypes.CDLL) -> bool:
-    """Returns whether the library was compiled for a newer interface than jaxlib's. Its registration would be accepted,
-    and would then keep JAX from starting."""
+def _version_mismatch(library: ctypes.CDLL) -> str | None:
+    """Returns why jaxlib's interface is not the one that the library was compiled for, or None. JAX would accept the
+    registration, and would then not start."""
     text = pathlib.Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
-    offered = [int(re.search(rf"define XLA_FFI_API_{part} (\d+)", text)[1]) for part in ("MAJOR", "MINOR")]  # type: ignore[index]
-    return list((ctypes.c_int32 * 2).in_dll(library, "annulus_xla_api_version")) > offered
+    major, minor = (int(re.findall(rf"define XLA_FFI_API_{part} (\d+)", text)[0]) for part in ("MAJOR", "MINOR"))
+    wanted_major, wanted_minor = (ctypes.c_int32 * 2).in_dll(library, "annulus_xla_api_version")
+    if wanted_major == major and wanted_minor <= minor:
+        return None
+    return (
+        f"its custom calls were compiled for version {wanted_major}.{wanted_minor} of XLA's interface, and that of JAX "
+        f"{jax.__version__} is {major}.{minor}; it must be the same or, after the point, newer"
+    )
 
 
 def _register() -> str | None:
@@ -43,8 +49,8 @@ def _register() -> str | None:
         return "annulus was built without its custom calls for XLA (Meson option jax)"
     try:
         library = ctypes.CDLL(str(_LIBRARY))
-        if _is_too_new(library):
-            return f"annulus's custom calls were compiled with a newer jaxlib than that of JAX {jax.__version__}"
+        if mismatch := _version_mismatch(library):
+            return mismatch
         for platform, registered in _PLATFORMS.items():
             for pass_ in _PASSES:
                 name = target_name(platform, pass_)
