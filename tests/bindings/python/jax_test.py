@@ -125,6 +125,27 @@ class JaxTest(unittest.TestCase):
         for found, wanted in zip(each, whole):
             self.same(found, wanted)
 
+    @needs_custom_calls
+    def test_vmap_over_no_entries(self):
+        q, k, v, _ = inputs()
+        with self.assertRaisesRegex(annulus.ArgumentError, "batch is 0"):
+            jax.jit(jax.vmap(lambda *a: attention(*a, CONFIG)))(*(x[:0] for x in (q, k, v)))
+
+    def test_without_float64(self):
+        """By default JAX makes float32 of NumPy's float64. Attributes of custom calls keep their 64 bits."""
+        jax.config.update("jax_enable_x64", False)
+        self.addCleanup(jax.config.update, "jax_enable_x64", True)
+        arrays = capi.numbers(1, SHAPE, KV_SHAPE, KV_SHAPE, dtype="float64")
+        floats = [array.astype("float32") for array in arrays]
+        config = CONFIG.replace(scale=0.3, workspace_limit=2**40)
+        out, lse = attention(*arrays, config, sequence_starts=[0, 20, 37], return_lse=True)
+        wanted = annulus.Context(config).forward(*floats, sequence_starts=[0, 20, 37])
+        self.same(out, wanted[0])
+        self.same(lse, wanted[1])
+        mass = attention_mass(*arrays[:2], config, lse=lse, sequence_starts=[0, 20, 37])
+        self.same(mass, annulus.attention_mass(*floats[:2], config, sequence_starts=[0, 20, 37]))
+        self.same(merge([(wanted[0].astype("float64"), lse)])[0], out)
+
     def test_windows_and_sequences(self):
         q, k, v, _ = inputs()
         out = attention(q, k, v, CONFIG)

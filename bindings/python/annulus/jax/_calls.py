@@ -217,10 +217,10 @@ def _define(pass_: str, results_of: _Results, on_host: Callable[..., Any]) -> Ca
                 array = jax.numpy.broadcast_to(array, (count, *array.shape))
             else:
                 array = jax.numpy.moveaxis(array, axis, 0)
-            folded.append(array.reshape(count * array.shape[1], *array.shape[2:]))
+            entries = array.shape[:2]
+            folded.append(array.reshape(math.prod(entries), *array.shape[2:]))
         results = primitive.bind(*folded, call=call.repeated(count))
-        unfolded = [result.reshape(count, result.shape[0] // count, *result.shape[1:]) for result in results]
-        return unfolded, [0] * len(results)
+        return [result.reshape(*entries, *result.shape[1:]) for result in results], [0] * len(results)
 
     def refuse_derivative(*_: Any, **__: Any) -> Any:
         raise UnsupportedError("annulus.jax has gradients once and in reverse mode, as of jax.grad and jax.vjp")

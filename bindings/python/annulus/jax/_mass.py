@@ -66,14 +66,15 @@ def attention_mass(
         statistics = []
     else:
         check_array("lse", lse, 3)
+        lse = jax.numpy.asarray(lse)
         shape = (exchanged(q.shape) if layout == "bhnd" else q.shape)[:-1]
-        wanted = (*shape[:-2], shape[-1], shape[-2])
-        if (lse.shape, lse.dtype.name) != (wanted, lse_dtype(q.dtype.name)):
+        wanted, dtype = (*shape[:-2], shape[-1], shape[-2]), lse_dtype(rows[0].dtype.name)
+        if (lse.shape, lse.dtype.name) != (wanted, dtype):
             raise ArgumentError(
-                f"lse has shape {list(lse.shape)} and dtype {lse.dtype.name}; it must have {list(wanted)} and "
-                f"{lse_dtype(q.dtype.name)}, as attention() returns it"
+                f"lse has shape {list(lse.shape)} and dtype {lse.dtype.name}; it must have {list(wanted)} and {dtype}, as "
+                "attention() returns it"
             )
-        statistics = [with_batch(jax.numpy.asarray(lse), 3)]
+        statistics = [with_batch(lse, 3)]
     q_rows, k_rows, *statistics = map(jax.lax.stop_gradient, _calls.varying_alike([*rows, *statistics]))
     if not statistics:
         _, *statistics = _calls.forward(q_rows, k_rows, k_rows, call=call)

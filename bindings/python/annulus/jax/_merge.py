@@ -58,8 +58,6 @@ _merge.defvjp(_save, _gradients)
 
 
 def _check_part(i: int, out: Any, lse: Any, first: Any) -> None:
-    check_array(f"out of parts[{i}]", out)
-    check_array(f"lse of parts[{i}]", lse, 3)
     check_dtype(f"out of parts[{i}]", out.dtype.name)
     if (out.shape, out.dtype) != (first.shape, first.dtype):
         raise ArgumentError(
@@ -90,9 +88,12 @@ def merge(parts: Iterable[Tuple[Any, Any]]) -> Tuple[Any, Any]:
     """
     pairs = pairs_of(parts)
     for i, (out, lse) in enumerate(pairs):
+        check_array(f"out of parts[{i}]", out)
+        check_array(f"lse of parts[{i}]", lse, 3)
+    pairs = [(jnp.asarray(out), jnp.asarray(lse)) for out, lse in pairs]
+    for i, (out, lse) in enumerate(pairs):
         _check_part(i, out, lse, pairs[0][0])
-    arrays = [with_batch(jnp.asarray(out), 4) for out, _ in pairs]
-    arrays += [with_batch(jnp.asarray(lse), 3) for _, lse in pairs]
+    arrays = [with_batch(out, 4) for out, _ in pairs] + [with_batch(lse, 3) for _, lse in pairs]
     arrays = _calls.varying_alike(arrays)
     out, lse = _merge(tuple(arrays[: len(pairs)]), tuple(arrays[len(pairs) :]))
     return (out[0], lse[0]) if pairs[0][0].ndim == 3 else (out, lse)
