@@ -30,7 +30,7 @@ jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402 - after the settings
 
-from jax.sharding import Mesh, PartitionSpec  # noqa: E402
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import annulus  # noqa: E402
 from annulus.jax import _extension, attention, attention_mass, merge  # noqa: E402
@@ -199,7 +199,11 @@ class JaxTest(unittest.TestCase):
                 annulus.ArgumentError,
                 lambda: attention(q, k, v[:, :, :1], CONFIG),
             ),
-            ("kv_heads is 2; .* must divide the 3 query heads", annulus.ArgumentError, lambda: jax.jit(attention, static_argnums=3)(q[:, :, :3], k, v, CONFIG)),
+            (
+                "kv_heads is 2; .* must divide the 3 query heads",
+                annulus.ArgumentError,
+                lambda: jax.jit(attention, static_argnums=3)(q[:, :, :3], k, v, CONFIG),
+            ),
             (
                 "lse has shape .* and dtype float64; it must have .* and float64, as attention",
                 annulus.ArgumentError,
@@ -322,7 +326,10 @@ class JaxTest(unittest.TestCase):
         def loss(q, k, v, parted):
             if parted:
                 out, lse = merge(
-                    [attention(q, k, v, [annulus.Branch(0, 2, phase=p, query="every")], return_lse=True) for p in (0, 1)]
+                    [
+                        attention(q, k, v, [annulus.Branch(0, 2, phase=p, query="every")], return_lse=True)
+                        for p in (0, 1)
+                    ]
                     + [nothing]
                 )
             else:
@@ -334,7 +341,9 @@ class JaxTest(unittest.TestCase):
             np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
         # The derivative of the derivative, against finite differences.
         out, lse = parts[0]
-        slope = lambda out: (jax.grad(lambda out, lse: jnp.square(merge([(out, lse), parts[1]])[0]).sum(), 1)(out, lse)).sum()
+        slope = lambda out: (
+            jax.grad(lambda out, lse: jnp.square(merge([(out, lse), parts[1]])[0]).sum(), 1)(out, lse)
+        ).sum()
         step = 1e-6 * weights
         wanted = (slope(out + step) - slope(out - step)) / 2e-6
         self.assertAlmostEqual(float((jax.grad(slope)(out) * weights).sum()), float(wanted), delta=1e-6)
@@ -369,7 +378,9 @@ class JaxTest(unittest.TestCase):
         for one, wanted in zip(found, gradients(q, k, v)):
             self.same(one, wanted)
         specs = split, same, same
-        found = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=True))(q, k[:1], v[:1])
+        found = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=True))(
+            q, k[:1], v[:1]
+        )
         each = [gradients(q[i : i + 1], k[:1], v[:1]) for i in range(2)]
         self.same(found[0], jnp.concatenate([each[0][0], each[1][0]]))
         for one, first, second in zip(found[1:], each[0][1:], each[1][1:]):
@@ -385,6 +396,19 @@ class JaxTest(unittest.TestCase):
         mass, merged = jax.jit(mapped)(q, k[:1], v[:1])
         self.same(merged, q)
         self.same(mass, sum(attention_mass(q[i : i + 1], k[:1], CONFIG) for i in range(2)))
+
+    @unittest.skipUnless(hasattr(jax.sharding, "reshard"), "needs jax.sharding.reshard")
+    def test_sharded_arrays(self):
+        """Arrays that a mesh shards are gathered, and their gradients are right, with both kinds of axes."""
+        q, k, v, _ = inputs()
+        for kind in (AxisType.Auto, AxisType.Explicit):
+            mesh = jax.make_mesh((2,), ("x",), axis_types=(kind,))
+            specs = PartitionSpec("x"), PartitionSpec(None, None, "x"), PartitionSpec()
+            sharded = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip((q, k, v), specs)]
+            with self.subTest(kind):
+                self.same(jax.jit(lambda *a: attention(*a, CONFIG))(*sharded), attention(q, k, v, CONFIG))
+                for one, wanted in zip(jax.jit(gradients)(*sharded), gradients(q, k, v)):
+                    self.same(one, wanted)
 
     def test_threads_share_a_program(self):
         """Eight threads run one compiled function on two devices. Each gets the numbers of its own arrays."""
@@ -454,13 +478,18 @@ class JaxTest(unittest.TestCase):
         def run(*arrays):
             q, k, v, lse = arrays
             out = attention(q, k, v, CONFIG)
-            vmapped = jax.vmap(lambda *a: attention(*a, CONFIG, sequence_lengths=[30]))(*(x[:, None] for x in (q, k, v)))
+            vmapped = jax.vmap(lambda *a: attention(*a, CONFIG, sequence_lengths=[30]))(
+                *(x[:, None] for x in (q, k, v))
+            )
             return out, vmapped, gradients(q, k, v), attention_mass(q, k, CONFIG, lse=lse), merge([(out, lse)] * 2)
 
         wanted = jax.tree.leaves(jax.jit(run)(q, k, v, lse))
         jax.clear_caches()
         self.addCleanup(jax.clear_caches)
-        with mock.patch.object(_extension, "_refusal", "it is hidden here"), warnings.catch_warnings(record=True) as caught:
+        with (
+            mock.patch.object(_extension, "_refusal", "it is hidden here"),
+            warnings.catch_warnings(record=True) as caught,
+        ):
             warnings.simplefilter("always")
             text = program(run, q, k, v, lse)
             found = jax.tree.leaves(jax.jit(run)(q, k, v, lse))

@@ -206,7 +206,7 @@ def attention(
         workspace_limit=workspace_limit,
     )
     call = call_of(q, k, branches, options, query_start, sequence_starts, sequence_lengths, layout)
-    out, lse = _attention(*_calls.varying_alike(arrays), call)
+    out, lse = _attention(*_calls.placed_alike(arrays), call)
     if q.ndim == 3:
         out, lse = out[0], lse[0]
     return (out, lse) if return_lse else out

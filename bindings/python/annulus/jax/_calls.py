@@ -180,7 +180,7 @@ def _define(pass_: str, results_of: _Results, on_host: Callable[..., Any]) -> Ca
     primitive.multiple_results = True
 
     def evaluate(*avals: Any, call: Call) -> list[Any]:
-        # Arrays of a call vary over the same axes of jax.shard_map's mesh (varying_alike()), and so do its results.
+        # Arrays of a call vary over the same axes of jax.shard_map's mesh (placed_alike()), and so do its results.
         first = avals[0]
         return [
             first.update(
@@ -242,11 +242,21 @@ def _varying(array: Any) -> frozenset:
     return getattr(kind, "varying", getattr(kind, "vma", frozenset()))
 
 
-def varying_alike(arrays: Sequence[Any]) -> list[Any]:
-    """Marks arrays inside jax.shard_map as varying over each axis of the mesh over which one of them varies.
+def _gathered(array: Any) -> Any:
+    """Gathers an array on each device if its type says how it is sharded, as with meshes of explicit axes."""
+    sharding = jax.typeof(array).sharding
+    if all(axes is None for axes in sharding.spec) or not hasattr(jax.sharding, "reshard"):
+        return array
+    return jax.sharding.reshard(array, NamedSharding(sharding.mesh, PartitionSpec(*[None] * array.ndim)))
 
-    The derivative of the mark adds up the gradients of an array that is the same on all devices.
+
+def placed_alike(arrays: Sequence[Any]) -> list[Any]:
+    """Gives arrays the types that the primitives take: gathered on each device, and inside jax.shard_map varying over
+    each axis of the mesh over which one of them varies.
+
+    The derivative shards the gradients anew, and adds up those of an array that is the same on all devices.
     """
+    arrays = [_gathered(array) for array in arrays]
     axes = frozenset().union(*map(_varying, arrays))
     marked = []
     for array in arrays:
@@ -299,8 +309,6 @@ mass = _define(
     _mass_on_host,
 )
 # (*outs, *lses) -> (out, lse)
-merge = _define(
-    "merge", lambda arrays, call: (_like(arrays[0]), _like(arrays[len(arrays) // 2])), _merge_on_host
-)
+merge = _define("merge", lambda arrays, call: (_like(arrays[0]), _like(arrays[len(arrays) // 2])), _merge_on_host)
 # Merging does not read the config.
 MERGE_CALL = Call(cached_config([(0, 1)], {})._text)

@@ -75,7 +75,7 @@ def attention_mass(
                 "attention() returns it"
             )
         statistics = [with_batch(lse, 3)]
-    q_rows, k_rows, *statistics = map(jax.lax.stop_gradient, _calls.varying_alike([*rows, *statistics]))
+    q_rows, k_rows, *statistics = map(jax.lax.stop_gradient, _calls.placed_alike([*rows, *statistics]))
     if not statistics:
         _, *statistics = _calls.forward(q_rows, k_rows, k_rows, call=call)
     (mass,) = _calls.mass(q_rows, k_rows, *statistics, call=call)

@@ -94,6 +94,6 @@ def merge(parts: Iterable[Tuple[Any, Any]]) -> Tuple[Any, Any]:
     for i, (out, lse) in enumerate(pairs):
         _check_part(i, out, lse, pairs[0][0])
     arrays = [with_batch(out, 4) for out, _ in pairs] + [with_batch(lse, 3) for _, lse in pairs]
-    arrays = _calls.varying_alike(arrays)
+    arrays = _calls.placed_alike(arrays)
     out, lse = _merge(tuple(arrays[: len(pairs)]), tuple(arrays[len(pairs) :]))
     return (out[0], lse[0]) if pairs[0][0].ndim == 3 else (out, lse)
