@@ -59,12 +59,13 @@ def time_c(arrays, calls):
     context = annulus.Context(CONFIG, f"cuda:{device.local_hardware_id}" if is_gpu else "cpu")
     batch, length, heads, head_dim = q.shape
     sizes = dict(kv_heads=k.shape[2], batch=batch, dtype=q.dtype.name, row_alignment=16)
-    most = max(context.workspace_size(length, heads, head_dim, pass_=one, **sizes) for one in ("forward", "backward"))
+    passes = "forward", "backward"
+    workspace_bytes = max(context.workspace_size(length, heads, head_dim, pass_=one, **sizes) for one in passes)
     out, d_q, d_k, d_v = (jnp.zeros_like(array) for array in (q, q, k, v))
     lse = jnp.zeros((batch, heads, length), _arrays.lse_dtype(q.dtype.name))
-    workspace = jnp.zeros((most,), "uint8")
+    workspace = jnp.zeros((workspace_bytes,), "uint8")
     jax.block_until_ready([out, d_q, d_k, d_v, lse, workspace])
-    context.set_workspace(workspace.unsafe_buffer_pointer(), most)
+    context.set_workspace(workspace.unsafe_buffer_pointer(), workspace_bytes)
     rows = [tensor(array) for array in (q, k, v, out, lse)]
     gradients = [tensor(array) for array in (d_q, d_k, d_v)]
     d_out, pointer = tensor(d_out), context._handle.pointer

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 namespace annulus::xla {
@@ -18,9 +17,13 @@ struct Idle {
     annulus_context *context;
 };
 
-// The idle contexts, the last used one at the end. A model has fewer configs than `most`.
+// The idle contexts, the last used one at the end.
 struct Pool {
-    static constexpr std::size_t most = 64;
+    // More than a model has configs.
+    static constexpr std::size_t max_idle_count = 64;
+
+    // Allocates once: a destructor adds contexts, and must not throw.
+    Pool() { idle.reserve(max_idle_count + 1); }
 
     std::mutex mutex;
     std::vector<Idle> idle;
@@ -49,7 +52,7 @@ annulus_context *give_back(ContextKey key, annulus_context *context) {
     const std::lock_guard lock(pool().mutex);
     std::vector<Idle> &idle = pool().idle;
     idle.push_back({std::move(key), context});
-    if (idle.size() <= Pool::most)
+    if (idle.size() <= Pool::max_idle_count)
         return nullptr;
     annulus_context *const oldest = idle.front().context;
     idle.erase(idle.begin());

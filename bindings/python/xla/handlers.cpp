@@ -45,7 +45,7 @@ struct CallAttributes {
     Integers sequence_starts;  // empty: none
     Integers sequence_lengths; // empty: none
     bool is_bhnd;              // rows are [B, heads, N, D], not [B, N, heads, D]
-    std::int32_t threads;      // of a CPU: those that the workspace was sized for
+    std::int32_t threads;      // on a CPU: the number that the workspace was sized for
 };
 
 } // namespace

@@ -36,7 +36,7 @@ if reason := _extension.why_not("cuda"):
 
 CONFIG = annulus.Config([(512, 1), (2048, 4), (0, 16)], causal=True)
 SHAPE, KV_SHAPE = (2, 3001, 8, 64), (2, 3001, 4, 64)
-# Of the largest element: roundings of results and, in 16 bits, of probabilities and of out.
+# Relative to the largest element. They allow for roundings of results and, in 16 bits, of probabilities and of out.
 TOLERANCES = {"float32": 2.0**-16, "bfloat16": 2.0**-6, "float16": 2.0**-9}
 
 
