@@ -9,7 +9,7 @@ set -eu
 }
 list=$(sh "$(dirname "$0")/list.sh" pypi-jax)
 [ "$(cat "$1/packages" 2>/dev/null)" = "$list" ] || {
-    python3 -m venv --clear "$1"
+    python3 -m venv "$1"
     # shellcheck disable=SC2086
     "$1/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: $list
     printf '%s\n' "$list" >"$1/packages"

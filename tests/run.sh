@@ -104,9 +104,12 @@ configure_quick() {
     # Kernels are compiled only on a machine with a GPU.
     cuda='-Dcuda=disabled'
     ! has_gpu || cuda='-Dcuda=auto -Dcuda-arch=native'
-    # Without PyPI, or with a Python that is too old for JAX, the tests of annulus.jax are skipped.
+    # Meson finds python3's own JAX. Without PyPI, or with a Python that is too old for JAX, the tests of annulus.jax are
+    # skipped.
     jax=''
-    ! include=$(sh packaging/install_jax.sh "$PWD/build/jax") || jax="-Djax=enabled -Djax-include=$include"
+    if [ ! -f build/test/build.ninja ] && ! python3 -c 'import jax' 2>/dev/null; then
+        ! include=$(sh packaging/install_jax.sh "$PWD/build/jax") || jax="-Djax=enabled -Djax-include=$include"
+    fi
     # shellcheck disable=SC2086
     configure build/test -Dcli=enabled -Dpython=enabled $cuda $jax
 }

@@ -8,11 +8,12 @@ import sys
 import tap
 
 # packaging/install_jax.sh makes it.
-PYTHON = pathlib.Path(os.environ["ANNULUS_SOURCE"], "build/jax/bin/python")
+ENVIRONMENT = pathlib.Path(os.environ["ANNULUS_SOURCE"], "build/jax").resolve()
 
 
 def find_jax():
     """Runs the calling test anew in the virtual environment with JAX. Skips it if there is none."""
-    if not PYTHON.exists() or pathlib.Path(sys.prefix) == PYTHON.parent.parent:
+    python = ENVIRONMENT / "bin/python"
+    if not python.exists() or pathlib.Path(sys.prefix).resolve() == ENVIRONMENT:
         tap.skip_all("needs JAX, which packaging/install_jax.sh installs in build/jax")
-    os.execv(PYTHON, [PYTHON, *sys.argv])
+    os.execv(python, [python, *sys.argv])

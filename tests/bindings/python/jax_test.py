@@ -52,7 +52,8 @@ def program(function, *arrays):
     return jax.jit(function).lower(*arrays).as_text()
 
 
-needs_custom_calls = unittest.skipIf(_extension.why_not("cpu"), str(_extension.why_not("cpu")))
+# Custom calls that were built and that JAX refuses are a failure.
+needs_custom_calls = unittest.skipUnless(_extension._LIBRARY.exists(), "needs a build with custom calls for JAX")
 
 
 class JaxTest(unittest.TestCase):
