@@ -126,7 +126,6 @@ class JaxTest(unittest.TestCase):
         for found, wanted in zip(each, whole):
             self.same(found, wanted)
 
-    @needs_custom_calls
     def test_vmap_over_no_entries(self):
         q, k, v, _ = inputs()
         with self.assertRaisesRegex(annulus.ArgumentError, "batch is 0"):
@@ -365,6 +364,7 @@ class JaxTest(unittest.TestCase):
         for wrap in (lambda layer: layer, jax.checkpoint):
             self.same(jax.jit(jax.grad(lambda q: layers(q, wrap, jax.lax.scan)))(q), wanted)
 
+    @unittest.skipUnless(hasattr(jax, "shard_map"), "needs jax.shard_map")
     def test_shard_map(self):
         """Each of two devices has one entry of the batch. Gradients of k and v that both devices have add up."""
         q, k, v, _ = inputs()
@@ -494,6 +494,8 @@ class JaxTest(unittest.TestCase):
             warnings.simplefilter("always")
             text = program(run, q, k, v, lse)
             found = jax.tree.leaves(jax.jit(run)(q, k, v, lse))
+            with self.assertRaisesRegex(annulus.ArgumentError, "must divide the 3 query heads"):
+                attention(q[:, :, :3], k, v, CONFIG)
         self.assertNotIn("custom_call @annulus", text)
         self.assertEqual(
             [(str(one.message), one.filename) for one in caught],
