@@ -8,36 +8,42 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <iterator>
+#include <cstdint>
+#include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <tuple>
 #include <utility>
+#include <vector>
 
 namespace annulus {
 
 namespace {
 
-// How many (query, key) pairs of a head a GPU computes in the time that it waits for the row of K and of V of a
-// key/value head. By data sheets, not measured: 4 D FLOPs a pair at 500 TFLOP/s, and 4 D bytes a row in bfloat16 at
-// 250 GB/s, are 2000 pairs; three quarters of the rows come while the GPU computes.
+// How many (query, key) pairs of a head a GPU computes in the time that it waits for a row of K and of V of a key/value
+// head. By data sheets, not measured: 4 D FLOPs a pair at 500 TFLOP/s, and 4 D bytes a row in bfloat16 at 250 GB/s, are
+// 2000 pairs. Three quarters of the rows arrive while the GPU computes.
 constexpr double pairs_per_row = 500;
 
-// Loads are as good as one another within this share of a rank's.
+// The loads of two ranks count as equal if they differ by at most this share.
 constexpr double slack = 1.0 / 64;
 
-// Shards other than even ones must make the busiest rank faster by this share: several shards have more launches and
-// messages.
+// Shards other than even ones must make the busiest rank faster by this share: they cost more launches and messages.
 constexpr double least_gain = 1.0 / 20;
 
-// The most pairs of a rank and a sequence that are looked at, each in some nanoseconds.
+// The most steps, each of some nanoseconds. A step looks at a rank or a window for a sequence. A limit in seconds would
+// let ranks stop with different shards.
 constexpr std::int64_t max_steps = std::int64_t{1} << 26;
 
-// What the rows of a problem cost.
+// The steps of counting the pairs that the queries of a window have in a branch.
+constexpr std::int64_t steps_per_count = 16;
+
+// What the rows of a problem cost. Each question takes steps.
 class Costs {
   public:
-    Costs(const Pattern &pattern, const CallProblem &problem) : rows_(problem.rows.sequence_length) {
+    Costs(const Pattern &pattern, const CallProblem &problem, Steps &steps)
+        : steps_(steps), rows_(problem.rows.sequence_length) {
         sequences_ = problem.sequences;
         if (sequences_.empty())
             sequences_.push_back({0, problem.rows.batch, {0, rows_}});
@@ -46,8 +52,12 @@ class Costs {
         for (const Sequence &sequence : sequences_) {
             const std::pair key(sequence.batches, sequence.rows.length);
             auto found = plans_.find(key);
-            if (found == plans_.end())
-                found = plans_.emplace(key, Plan(pattern, problem_of(problem.rows, sequence))).first;
+            if (found == plans_.end()) {
+                Problem whole = problem_of(problem.rows, sequence);
+                whole.queries = whole.keys = {0, whole.sequence_length};
+                const Plan plan(pattern, whole);
+                found = plans_.emplace(key, SequencePlan{plan, plan.pairs(ANNULUS_ALL_BRANCHES)}).first;
+            }
             sequence_plans_.push_back(&found->second);
         }
         std::int64_t end = 0;
@@ -59,6 +69,7 @@ class Costs {
                 items_.push_back({own, i, i});
             Item &item = items_.back();
             item.last = i + 1;
+            item.pairs += sequence_plans_[i]->pairs;
             end = std::max(end, own.end());
             item.rows.length = end - item.rows.start;
         }
@@ -66,50 +77,50 @@ class Costs {
             items_.push_back({{end, rows_ - end}, sequences_.size(), sequences_.size()});
     }
 
+    Steps &steps() const { return steps_; }
     std::int64_t rows() const { return rows_; }
 
     // Rows that should stay together: a sequence; sequences of several batch entries that overlap; or rows of no
-    // sequence. They are in order and cover all rows.
+    // sequence.
     struct Item {
         Window rows;
         std::size_t first, last; // its sequences
+        double pairs = 0;        // of all its queries
 
         bool is_gap() const { return first == last; }
     };
+    // Returns the items in the order of their rows. Together they have all rows.
     const std::vector<Item> &items() const { return items_; }
-
-    // Returns the index of the item that has a row.
-    std::size_t item_at(std::int64_t row) const {
-        const auto after =
-            std::ranges::partition_point(items_, [&](const Item &item) { return item.rows.start <= row; });
-        return static_cast<std::size_t>(after - items_.begin()) - 1;
-    }
 
     // Returns the pairs of the queries in a window, which is in one item.
     double pairs(const Item &item, const Window &window) const {
         double sum = 0;
+        steps_.take(static_cast<std::int64_t>(item.last - item.first));
         for (std::size_t i = item.first; i < item.last; ++i) {
             const Window part = intersect(window, sequences_[i].rows);
             if (part.length == 0)
                 continue;
-            Problem problem = sequence_plans_[i]->problem();
+            Problem problem = sequence_plans_[i]->plan.problem();
             problem.queries = {part.start - sequences_[i].rows.start, part.length};
-            for (const BranchPlan &branch : sequence_plans_[i]->branches())
-                sum += branch.pairs(problem) * static_cast<double>(problem.batch);
+            const Plan cut(sequence_plans_[i]->plan, problem);
+            steps_.take(steps_per_count * static_cast<std::int64_t>(cut.branches().size()));
+            sum += cut.pairs(ANNULUS_ALL_BRANCHES);
         }
         return sum;
     }
 
-    // Returns about how many rows of key/value heads the queries of `windows[index]` need of rows outside of `windows`,
-    // which all are a rank's windows in one item.
+    // Returns about how many rows of key/value heads the queries of windows[index] need from other ranks. `windows` are
+    // all windows that the rank has in the item.
     double received_rows(const Item &item, const std::vector<Window> &windows, std::size_t index) const {
         double sum = 0;
+        steps_.take(static_cast<std::int64_t>(item.last - item.first));
         for (std::size_t i = item.first; i < item.last; ++i) {
             const Sequence &sequence = sequences_[i];
             const Window part = intersect(windows[index], sequence.rows);
             if (part.length == 0)
                 continue;
-            const Plan &plan = *sequence_plans_[i];
+            const Plan &plan = sequence_plans_[i]->plan;
+            steps_.take(static_cast<std::int64_t>(plan.branches().size() * windows.size()));
             const std::int64_t first = part.start - sequence.rows.start, last = first + part.length - 1;
             double rows = 0, most = 0;
             for (const BranchPlan &branch : plan.branches()) {
@@ -128,6 +139,11 @@ class Costs {
     }
 
   private:
+    struct SequencePlan {
+        Plan plan;
+        double pairs; // of the whole sequence
+    };
+
     // Returns how many key/value heads want a key of a segment, on average over the keys.
     static double heads_of_row(const Plan &plan, const BranchPlan &branch) {
         const Problem &problem = plan.problem();
@@ -138,10 +154,11 @@ class Costs {
                std::min(problem.kv_heads, static_cast<std::int32_t>(divide_up(branch.head_count(), group)));
     }
 
+    Steps &steps_;
     std::int64_t rows_;
     std::vector<Sequence> sequences_;
-    std::map<std::pair<std::int64_t, std::int64_t>, Plan> plans_; // by batch entries and length
-    std::vector<const Plan *> sequence_plans_;
+    std::map<std::pair<std::int64_t, std::int64_t>, SequencePlan> plans_; // by batch entries and length
+    std::vector<const SequencePlan *> sequence_plans_;
     std::vector<Item> items_;
 };
 
@@ -164,8 +181,9 @@ class Rest {
   public:
     explicit Rest(const Costs &costs) : costs_(costs) {}
 
-    void add(std::size_t item, const Window &window) { // after the windows before it
-        pieces_.push_back({window, item, costs_.pairs(costs_.items()[item], window)});
+    // Adds a whole item, which comes after the items that were added.
+    void add(const Costs::Item &item) {
+        pieces_.push_back({item.rows, &item, item.pairs});
         count_from(pieces_.size() - 1);
     }
     std::int64_t rows() const { return pieces_.empty() ? 0 : pieces_.back().end_row; }
@@ -180,7 +198,7 @@ class Rest {
             if (part.length == piece.window.length)
                 left.push_back(piece);
             else if (part.length > 0)
-                left.push_back({part, piece.item, costs_.pairs(costs_.items()[piece.item], part)});
+                left.push_back({part, piece.item, costs_.pairs(*piece.item, part)});
         };
         for (const Piece &piece : pieces_) {
             const std::int64_t begin = piece.end_row - piece.window.length, length = piece.window.length;
@@ -199,7 +217,7 @@ class Rest {
   private:
     struct Piece {
         Window window;
-        std::size_t item;
+        const Costs::Item *item;
         double pairs;
         std::int64_t end_row = 0; // the number of rows up to its end
         double end_pairs = 0;
@@ -219,16 +237,15 @@ class Rest {
             return pieces_.empty() ? 0 : pieces_.back().end_pairs;
         const std::int64_t begin = piece->end_row - piece->window.length;
         const double before = piece->end_pairs - piece->pairs;
-        return row == begin ? before
-                            : before + costs_.pairs(costs_.items()[piece->item], {piece->window.start, row - begin});
+        return row == begin ? before : before + costs_.pairs(*piece->item, {piece->window.start, row - begin});
     }
 
     const Costs &costs_;
     std::vector<Piece> pieces_;
 };
 
-// Returns the first row of `count` rows of the rest that have about `wanted` pairs: at one end if those do, since that
-// cuts fewest rows apart.
+// Returns the first row of `count` rows of the rest that have about `wanted` pairs. Takes rows at an end of the rest if
+// their pairs are within the tolerance, since that cuts the rest once and not twice.
 std::int64_t find_rows(const Rest &rest, std::int64_t count, double wanted, double tolerance) {
     const std::int64_t last = rest.rows() - count;
     const auto excess = [&](std::int64_t first) { return rest.pairs(first, count) - wanted; };
@@ -266,49 +283,55 @@ std::int64_t find_rows(const Rest &rest, std::int64_t count, double wanted, doub
     return best;
 }
 
-// Gives whole items to ranks, the largest first, but not the `cut` largest. Then it fills the ranks up with rows of the
-// other items, such that all ranks have their rows, and as many pairs as the others if there are such rows.
-Shards deal(const Costs &costs, const std::vector<std::size_t> &by_size, const std::vector<double> &item_pairs,
-            std::size_t cut, int ranks) {
+// Gives whole items to ranks, the largest first, but not the `cut` largest. Then fills the ranks up with rows of the
+// other items, such that each rank has its number of rows, and about `share` pairs if there are such rows. Returns
+// nothing if the steps run out.
+std::optional<Shards> deal(const Costs &costs, const std::vector<std::size_t> &by_size, std::size_t cut, double share,
+                           int ranks) {
+    const std::vector<Costs::Item> &items = costs.items();
+    if (!costs.steps().take((static_cast<std::int64_t>(items.size()) + ranks) * ranks))
+        return std::nullopt;
+    const double tolerance = share * slack;
     std::vector<std::int64_t> free = even_lengths(costs.rows(), ranks);
-    const double share = std::accumulate(item_pairs.begin(), item_pairs.end(), 0.0) / ranks, tolerance = share * slack;
     std::vector<double> wanted(free.size(), share);
-    std::vector<bool> is_given(item_pairs.size(), false);
+    std::vector<bool> is_given(items.size(), false);
     Assignment assignment;
     // The pairs that each of the rank's free rows should have.
     const auto density = [&](std::size_t rank) {
         return free[rank] > 0 ? wanted[rank] / static_cast<double>(free[rank]) : 0;
     };
     for (std::size_t i = cut; i < by_size.size(); ++i) {
-        const std::size_t index = by_size[i];
-        const Window &rows = costs.items()[index].rows;
+        const Costs::Item &item = items[by_size[i]];
         std::optional<std::size_t> best;
         for (std::size_t rank = 0; rank < free.size(); ++rank)
-            if (free[rank] >= rows.length && wanted[rank] + tolerance >= item_pairs[index] &&
+            if (free[rank] >= item.rows.length && wanted[rank] + tolerance >= item.pairs &&
                 (!best || density(rank) > density(*best)))
                 best = rank;
         if (!best)
             continue;
-        is_given[index] = true;
-        assignment.push_back({rows, static_cast<int>(*best)});
-        free[*best] -= rows.length;
-        wanted[*best] -= item_pairs[index];
+        is_given[by_size[i]] = true;
+        assignment.push_back({item.rows, static_cast<int>(*best)});
+        free[*best] -= item.rows.length;
+        wanted[*best] -= item.pairs;
     }
     Rest rest(costs);
-    for (std::size_t i = 0; i < is_given.size(); ++i)
+    for (std::size_t i = 0; i < items.size(); ++i)
         if (!is_given[i])
-            rest.add(i, costs.items()[i].rows);
+            rest.add(items[i]);
     std::vector<std::size_t> order(free.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::stable_sort(order, std::greater(), density);
-    for (const std::size_t rank : order)
+    for (const std::size_t rank : order) {
         if (free[rank] > 0)
             rest.give(find_rows(rest, free[rank], wanted[rank], tolerance), free[rank], static_cast<int>(rank),
                       assignment);
+        if (costs.steps().ran_out())
+            return std::nullopt;
+    }
     return shards_of(std::move(assignment), ranks);
 }
 
-// Returns what the busiest rank has to do, in pairs.
+// Returns what the busiest rank has to do, in pairs; infinity if the steps run out.
 double cost_of(const Costs &costs, const Shards &shards, int ranks) {
     std::vector<double> costs_of_ranks(static_cast<std::size_t>(ranks));
     std::map<int, std::vector<Window>> windows; // of an item, by rank
@@ -322,13 +345,17 @@ double cost_of(const Costs &costs, const Shards &shards, int ranks) {
         for (std::size_t i = shard; i < shards.pieces.size() && shards.pieces[i].start < item.rows.end(); ++i)
             if (const Window part = intersect(shards.pieces[i], item.rows); part.length > 0)
                 windows[shards.owners[i]].push_back(part);
-        for (const auto &[rank, own] : windows)
-            for (std::size_t i = 0; i < own.size(); ++i) {
-                double &cost = costs_of_ranks[static_cast<std::size_t>(rank)];
-                cost += costs.pairs(item, own[i]);
-                if (own[i].length < item.rows.length)
-                    cost += pairs_per_row * costs.received_rows(item, own, i);
+        for (const auto &[rank, own] : windows) {
+            double &cost = costs_of_ranks[static_cast<std::size_t>(rank)];
+            if (own.front().length == item.rows.length) {
+                cost += item.pairs;
+                continue;
             }
+            for (std::size_t i = 0; i < own.size(); ++i)
+                cost += costs.pairs(item, own[i]) + pairs_per_row * costs.received_rows(item, own, i);
+            if (costs.steps().ran_out())
+                return std::numeric_limits<double>::infinity();
+        }
     }
     return std::ranges::max(costs_of_ranks);
 }
@@ -343,7 +370,8 @@ Shards zigzag_shards(std::int64_t rows, int ranks) {
 } // namespace
 
 Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ranks) {
-    const Costs costs(pattern, problem);
+    Steps steps(max_steps);
+    const Costs costs(pattern, problem, steps);
     Shards best = make_shards(even_lengths(costs.rows(), ranks));
     if (ranks == 1)
         return best;
@@ -358,25 +386,26 @@ Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ra
     };
     consider(zigzag_shards(costs.rows(), ranks));
 
-    std::vector<double> item_pairs;
+    const std::vector<Costs::Item> &items = costs.items();
+    double share = 0; // no shards cost less
     std::vector<std::size_t> by_size;
-    for (std::size_t i = 0; i < costs.items().size(); ++i) {
-        const Costs::Item &item = costs.items()[i];
-        item_pairs.push_back(costs.pairs(item, item.rows));
-        if (!item.is_gap())
+    for (std::size_t i = 0; i < items.size(); ++i) {
+        share += items[i].pairs / ranks;
+        if (!items[i].is_gap())
             by_size.push_back(i);
     }
-    std::ranges::stable_sort(by_size, std::greater(), [&](std::size_t i) { return item_pairs[i]; });
+    std::ranges::stable_sort(by_size, std::greater(), [&](std::size_t i) { return items[i].pairs; });
     // Cutting a few of the largest sequences often lets all others stay whole.
     std::vector<std::size_t> cuts{0};
     for (std::size_t cut = 1; cut < by_size.size(); cut += 1 + cut / 4)
         cuts.push_back(cut);
     cuts.push_back(by_size.size());
-    const double share = std::accumulate(item_pairs.begin(), item_pairs.end(), 0.0) / ranks; // no shards cost less
-    Steps steps(max_steps);
-    for (const std::size_t cut : cuts)
-        if (share < least && steps.take(static_cast<std::int64_t>(item_pairs.size()) * ranks))
-            consider(deal(costs, by_size, item_pairs, cut, ranks));
+    for (const std::size_t cut : cuts) {
+        if (share >= least)
+            break;
+        if (std::optional<Shards> shards = deal(costs, by_size, cut, share, ranks))
+            consider(std::move(*shards));
+    }
     return best;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Balanced shards: what each rank has to do with them, counted query by query, and that ranks compute with them what
-// one rank does.
+// Balanced shards: the pairs of each rank, counted query by query, and that several ranks compute with them what one
+// rank does.
 #include "engines/table.hpp"
 
 #include "support/mask.hpp"
@@ -166,9 +166,18 @@ TEST(BalancedShards, KeepDocumentsWholeIfThatIsAsGood) {
     }
 }
 
-TEST(BalancedShards, OfMoreRanksThanRows) {
-    const Ranges ranges = balanced_ranges(documents({2, 1}, true), 5);
-    EXPECT_EQ(std::accumulate(ranges.lengths.begin(), ranges.lengths.end(), std::int64_t{0}), 3);
+TEST(BalancedShards, MayBeForMoreRanksThanRows) {
+    checked_ranges(documents({2, 1}, true), 5);
+}
+
+// Nearly each of 4096 padded sequences lies on each of 4096 ranks. Comparing all shards would take a minute.
+TEST(BalancedShards, AreEvenIfComparingThemTakesTooLong) {
+    Problem problem = documents({1 << 20}, true);
+    problem.batch = 4096;
+    problem.sequences = Sequences{{}, std::vector<std::int64_t>(4096)};
+    std::iota(problem.sequences->lengths.begin(), problem.sequences->lengths.end(), (1 << 20) - 4095);
+    const Ranges ranges = checked_ranges(problem, 4096);
+    EXPECT_EQ(ranges.lengths, even(problem.length, 4096).lengths);
 }
 
 // Documents of odd lengths. The longest two are on one rank with even shards.
