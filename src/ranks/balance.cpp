@@ -149,7 +149,9 @@ class Costs {
         const Problem &problem = plan.problem();
         const std::int32_t group = problem.heads / problem.kv_heads;
         const std::int64_t r = branch.dilation();
-        const std::int64_t residues = branch.residues(branch.first_head(), branch.first_head() + group).count;
+        const std::int32_t first_head = branch.first_head();
+        const std::int64_t residues =
+            branch.residues(first_head, first_head + std::min(group, branch.head_count())).count;
         return static_cast<double>(std::min(residues, r)) / static_cast<double>(r) *
                std::min(problem.kv_heads, static_cast<std::int32_t>(divide_up(branch.head_count(), group)));
     }
@@ -269,7 +271,7 @@ std::int64_t find_rows(const Rest &rest, std::int64_t count, double wanted, doub
     std::int64_t low = 0;
     const bool is_positive = excess(0) > 0;
     for (std::int64_t i = 1; i <= steps; ++i) {
-        std::int64_t high = static_cast<std::int64_t>(static_cast<double>(last) * static_cast<double>(i) / steps);
+        std::int64_t high = last / steps * i + last % steps * i / steps;
         if ((consider(high) > 0) == is_positive) {
             low = high;
             continue;

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <set>
@@ -168,6 +169,15 @@ TEST(BalancedShards, KeepDocumentsWholeIfThatIsAsGood) {
 
 TEST(BalancedShards, MayBeForMoreRanksThanRows) {
     checked_ranges(documents({2, 1}, true), 5);
+}
+
+// Numbers of heads whose sums do not fit 32 bits.
+TEST(BalancedShards, MayBeForTheMostHeads) {
+    Problem problem = documents({64}, true);
+    problem.heads = std::numeric_limits<std::int32_t>::max();
+    problem.kv_heads = 1;
+    problem.branches = {{.dilation = 2, .first_head = 1, .head_count = problem.heads - 1}};
+    checked_ranges(problem, 2);
 }
 
 // Nearly each of 4096 padded sequences lies on each of 4096 ranks. Comparing all shards would take a minute.
