@@ -1207,19 +1207,22 @@ The most shards that annulus_shards may have, and that annulus_balance_shards() 
 """ const ANNULUS_MAX_SHARDS = 65536
 
 @doc raw"""
-Finds shards that give all `ranks` ranks as much to do in a problem under the context's config, for annulus_shards:
-the length and the rank of each, in lengths\[\] and owners\[\], and how many there are, in \*count. The context needs no
-communicator, and every rank that asks with the same problem gets the same. options of problem tell the sequences.
+Finds shards of a problem under the context's config that give each of `ranks` ranks about the same work. Writes the
+length of each shard to lengths\[\], its rank to owners\[\], as annulus_shards takes them, and the number of shards to
+\*count. The options of the problem tell the sequences. The context needs no communicator. Every rank that asks with
+the same problem gets the same shards.
 
-Numbers of rows differ between ranks by at most 1. Where that is as good, each rank has one shard, in the order of
-the ranks; else the shards are a zigzag, or ones that keep sequences whole and cut few of them. It goes by the pairs
-of queries and keys that the rank with most of them computes, and by the rows of K and V that ranks receive, with a
-GPU's rates. The choice may change between versions.
+The numbers of rows of two ranks differ by at most 1. Each rank has one shard, in the order of the ranks, unless
+other shards make the rank with most work faster: a zigzag, or shards that keep sequences whole and cut few of them.
+Work is the pairs of queries and keys that a rank computes, and the rows of K and V that it receives, weighed by the
+rates of a GPU. For very many ranks and sequences the search stops after about a second with the best shards so far,
+on every rank the same. The choice may change between versions.
 
-capacity: the elements that lengths and owners have room for; ANNULUS_MAX_SHARDS is always enough.
-ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, ranks is not from 1 to 4096, capacity is less
-than 1 or than the number of shards, which the message tells, or the problem is not as annulus_estimate_rank() takes
-it. Nothing was written in these cases. Since 1.0.
+capacity: the elements that lengths and owners have room for. ANNULUS_MAX_SHARDS is always enough.
+
+Errors as annulus_estimate_problem() for a forward pass. ANNULUS_ERROR_ARGUMENT also where lengths, owners or count
+is NULL, ranks is not from 1 to 4096, or capacity is less than 1 or than the number of shards, which the message
+tells. Then nothing was written. Since 1.0.
 """ function annulus_balance_shards(context, problem, ranks, capacity, lengths, owners, count)
     @library_call annulus_balance_shards(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, ranks::Int32, capacity::Int32, lengths::Ptr{Int64}, owners::Ptr{Int32}, count::Ptr{Int32})::annulus_status
 end
