@@ -106,8 +106,16 @@ WRITTEN_ENUM(annulus_status, status)
 %typemap(argout) (int32_t capacity, int64_t *lengths, int32_t *owners, int32_t *count) {
     PyObject *lengths = PyList_New(*$4), *owners = PyList_New(*$4);
     for (int32_t i = 0; lengths && owners && i < *$4; ++i) {
-        PyList_SET_ITEM(lengths, i, PyLong_FromLongLong($2[i]));
-        PyList_SET_ITEM(owners, i, PyLong_FromLong($3[i]));
+        PyObject *length = PyLong_FromLongLong($2[i]), *owner = PyLong_FromLong($3[i]);
+        PyList_SET_ITEM(lengths, i, length);
+        PyList_SET_ITEM(owners, i, owner);
+        if (!length || !owner)
+            Py_CLEAR(lengths);
+    }
+    if (!lengths || !owners) {
+        Py_XDECREF(lengths);
+        Py_XDECREF(owners);
+        SWIG_fail;
     }
     %append_output(lengths);
     %append_output(owners);

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Tuple, Union
 
 from . import _capi, _estimates
-from ._arguments import integer, integers
+from ._arguments import host_integers, integer, integers
 from ._arrays import CPU, library_of
 from ._config import Config
 from ._errors import ArgumentError
@@ -58,25 +58,27 @@ class Shards:
         sequence_starts: Any = None,
         sequence_lengths: Any = None,
     ) -> Shards:
-        """Makes the shards with which the busiest rank is done first. All ranks have as many rows, up to 1.
+        """Makes the shards with which the busiest rank is done first. The ranks' numbers of rows differ by at most 1.
 
         Takes even() shards if no others are better, as without a causal mask; zigzag() shards, as under a causal mask
-        over long segments; or, for packed sequences, shards that keep sequences whole and cut few of them. It counts
-        the pairs of queries and keys that each rank computes, and the rows that it receives.
+        over long segments; or, for packed sequences, shards that keep sequences whole and cut few of them. Counts the
+        pairs of queries and keys that each rank computes, and the rows that it receives.
 
         sequence_starts, sequence_lengths: the sequences that the rows consist of, as Context.forward() takes them.
         heads: the number of query heads, for configs whose branches differ by head.
         """
         config = config if isinstance(config, Config) else Config(config)
         handle = ContextHandle(config._handle, config._reach, CPU)
-        batch = len(sequence_lengths) if sequence_starts is None and sequence_lengths is not None else 1
+        if sequence_lengths is not None:
+            sequence_lengths = host_integers("sequence_lengths", sequence_lengths)
+        is_padded = sequence_starts is None and sequence_lengths is not None
         return cls(
             *_estimates.balance_shards(
                 handle,
                 length,
                 heads,
                 integer("ranks", ranks, 32),
-                batch=batch,
+                batch=len(sequence_lengths) if is_padded else 1,
                 sequence_starts=sequence_starts,
                 sequence_lengths=sequence_lengths,
             )

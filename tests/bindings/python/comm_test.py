@@ -95,7 +95,8 @@ class CommTest(unittest.TestCase):
         starts = np.cumsum([0, 601, 499, 101, 63, 301, 237, 300, 201])
         packed = balanced(annulus.Config([(0, 1)], causal=True), starts[-1], 2, 2, sequence_starts=starts)
         self.assertEqual((packed.rows(0), packed.rows(1)), (1152, 1151))
-        self.assertNotEqual(packed.owners[:2], (0, 0))
+        first, second = (packed.owners[np.searchsorted(np.cumsum(packed.lengths), row, "right")] for row in (0, 601))
+        self.assertNotEqual(first, second)
         self.assertEqual(np.intersect1d(starts, np.cumsum(packed.lengths)).size, len(packed.lengths) - 1)
         padded = balanced(annulus.Config([(0, 1)], causal=True), 1001, 2, 2, sequence_lengths=[1001, 0, 300])
         self.assertEqual(padded.length, 1001)
@@ -111,6 +112,7 @@ class CommTest(unittest.TestCase):
             r"owners\[0\] is -1; it must be at least 0": lambda: annulus.Shards([1], [-1]),
             r"ranks is 0; it must be from 1 to 4096": lambda: balanced([(0, 1)], 4, 0),
             r"length is 0; it must be at least 1": lambda: balanced([(0, 1)], 0, 2),
+            r"sequence_lengths is 3; it must be a list of int": lambda: balanced([(0, 1)], 4, 2, sequence_lengths=3),
             r"ranks 0; they must be at least 0 and 1": lambda: annulus.Shards.even(4, 0),
             r"length is 4 and ranks -1; they must be at least 0 and 1": lambda: annulus.Shards.zigzag(4, -1),
             r"rank is -1; it must be at least 0": lambda: shards.rows(-1),
