@@ -20,7 +20,7 @@ except ImportError:
 
 import annulus
 from processes import run_ranks
-from annulus.torch import MultiheadDilatedAttention, attention_mass, dilated_attention
+from annulus.torch import MultiheadDilatedAttention, _ranks, attention_mass, dilated_attention
 
 BRANCHES = [(16, 1), annulus.Branch(0, 3, query="residue")]
 RANKS = 2
@@ -80,14 +80,11 @@ def balance(device, group, rank):
         held = annulus.Shards.balanced(config, 2303, RANKS, 2, sequence_starts=starts)
         assert len(held.lengths) > RANKS, held
         mine = [held.cut(x.detach(), rank).requires_grad_() for x in whole]
-        found = dilated_attention(
-            *mine, config, process_group=group, shards="balanced", sequence_starts=starts
-        )
+        found = dilated_attention(*mine, config, process_group=group, shards="balanced", sequence_starts=starts)
         found.square().sum().backward()
         for one, other in zip([found] + [x.grad for x in mine], [wanted] + [x.grad for x in whole]):
-            torch.testing.assert_close(
-                one, held.cut(other, rank), rtol=0, atol=1e-4 * float(other.detach().abs().max())
-            )
+            atol = 1e-4 * float(other.detach().abs().max())
+            torch.testing.assert_close(one, held.cut(other, rank), rtol=0, atol=atol)
     part = [x[:, : 40 + rank].detach() for x in mine]
     with refusal("rank 0 has 40 of 81 rows; with shards='balanced' it must have the 41"):
         dilated_attention(*part, config, process_group=group, shards="balanced")
@@ -180,6 +177,20 @@ class TorchRanksTest(unittest.TestCase):
     @unittest.skipUnless(dist.is_available() and dist.is_gloo_available(), "needs torch.distributed with gloo")
     def test_gloo_group_on_cpus(self):
         run_ranks(self, __file__, RANKS, "cpu", "gloo")
+
+    def test_communicator_remembers_the_last_shards(self):
+        """Sequences that change at each step give other shards each time, and contexts of their own."""
+        (comm,) = annulus.Comm.local(1)
+
+        def number(length):
+            return _ranks.number_of(comm, [length], torch.zeros(1, 1, 1, 8), "", (None, None))
+
+        first, second = number(1), number(2)
+        self.assertEqual(number(1), first)
+        for length in range(3, _ranks._MAX_SHARDS + 2):
+            number(length)
+        self.assertEqual(number(1), first)
+        self.assertNotEqual(number(2), second)
 
 
 if __name__ == "__main__":

@@ -114,13 +114,14 @@ def _gathered_lengths(group: Any, length: int) -> Tuple[int, ...]:
 # sequence_starts and sequence_lengths of a call.
 Sequences = Tuple[Optional[Sequence[int]], Optional[Sequence[int]]]
 
+# How many shards are remembered, the last ones used. With packed sequences each step of a training may have others.
+_MAX_SHARDS = 256
 
-@functools.lru_cache(maxsize=256)
+
+@functools.lru_cache(maxsize=_MAX_SHARDS)
 def _balanced(text: str, length: int, ranks: int, heads: int, sequences: Sequences) -> Shards:
     starts, lengths = sequences
-    return Shards.balanced(
-        from_text(text), length, ranks, heads, sequence_starts=starts, sequence_lengths=lengths
-    )
+    return Shards.balanced(from_text(text), length, ranks, heads, sequence_starts=starts, sequence_lengths=lengths)
 
 
 def check_word(shards: str) -> None:
@@ -134,7 +135,7 @@ def check_word(shards: str) -> None:
 def shards_of_word(word: str, lengths: Sequence[int], text: str, heads: int, sequences: Sequences) -> Shards:
     """Returns the shards for a word: "gather", one for each rank; "balanced", those of annulus.Shards.balanced().
 
-    lengths: the number of rows of each rank. text: the config's.
+    lengths: the number of rows of each rank. text: the config's. sequences: the call's, which "balanced" goes by.
     """
     if word == "gather":
         return Shards(lengths)
@@ -150,13 +151,12 @@ def shards_of_word(word: str, lengths: Sequence[int], text: str, heads: int, seq
 
 
 def number_of(
-    group: Any,
-    shards: Union[Shards, Sequence[int], str, None],
-    q: torch.Tensor,
-    text: str,
-    sequences: Sequences = (None, None),
+    group: Any, shards: Union[Shards, Sequence[int], str, None], q: torch.Tensor, text: str, sequences: Sequences
 ) -> int:
-    """Returns the number that operators get for the ranks of a process group or an annulus.Comm. text: the config's."""
+    """Returns the number that operators get for the ranks of a process group or an annulus.Comm. text: the config's.
+
+    The number is valid until the communicator is gone, or has had _MAX_SHARDS other shards since.
+    """
     if isinstance(shards, str):
         check_word(shards)
     comm = group if isinstance(group, Comm) else _comm_of_group(group, q.device)
@@ -165,12 +165,13 @@ def number_of(
         agreed: Optional[Shards] = shards_of_word(shards, lengths, text, q.shape[-2], sequences)
     else:
         agreed = shards_of(shards)
-    # A communicator keeps its Ranks alive, one for each shards.
+    # A communicator keeps its Ranks alive, one for each of the last shards. The last one used stands last.
     known = comm.__dict__.setdefault("_ranks", {})
-    if agreed not in known:
-        ranks = known[agreed] = Ranks(comm, agreed)
-        _by_number[ranks.number] = ranks
-    return known[agreed].number
+    ranks = known.pop(agreed) if agreed in known else Ranks(comm, agreed)
+    known[agreed] = _by_number[ranks.number] = ranks
+    if len(known) > _MAX_SHARDS:
+        del known[next(iter(known))]
+    return ranks.number
 
 
 def rows_of(ranks: int) -> Tuple[int, List[slice]]:
