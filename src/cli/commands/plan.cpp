@@ -13,6 +13,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace annulus::cli {
@@ -79,11 +80,12 @@ struct PlanContexts {
     std::vector<Context> alone;
 };
 
-PlanContexts make_contexts(const PlanOptions &options, const annulus_problem &problem, const Shards &shards) {
-    ExecutionOptions execution = options.execution;
-    PlanContexts contexts{make_context(options.pattern, execution, problem.heads), {}};
+PlanContexts make_contexts(Context all, const PlanOptions &options, const annulus_problem &problem,
+                           const Shards &shards) {
+    PlanContexts contexts{std::move(all), {}};
     if (options.ranks == 1)
         return contexts;
+    ExecutionOptions execution = options.execution;
     // Finds the choice of `auto` once and not again for each rank.
     execution.exchange =
         exchange_name(estimate_of_rank(contexts.all.get(), problem, ANNULUS_PASS_FORWARD, shards, 0).exchange);
@@ -217,9 +219,9 @@ Table branch_table(const Cost &cost, const std::vector<std::string> &labels) {
 void plan(const PlanOptions &options) {
     const annulus_problem problem = options.problem.problem();
     const std::vector<std::string> labels = options.pattern.labels(problem.heads);
-    const Context context = make_context(options.pattern, options.execution, problem.heads);
-    const Shards shards(context.get(), problem, options.ranks, options.sharding);
-    const PlanContexts contexts = make_contexts(options, problem, shards);
+    Context all = make_context(options.pattern, options.execution, problem.heads);
+    const Shards shards(all.get(), problem, options.ranks, options.sharding);
+    const PlanContexts contexts = make_contexts(std::move(all), options, problem, shards);
     Cost cost{};
     cost.branches.resize(labels.size());
     for (std::int32_t rank = 0; rank < options.ranks; ++rank)
@@ -247,7 +249,7 @@ void add_plan_command(CLI::App &program) {
     Command command(
         program, "plan",
         "Say what N tokens on P ranks take: memory, bytes sent, FLOPs; and by branch FLOPs and the rows of K and V "
-        "that it takes of other ranks, for each part of a zigzag its own. Computes nothing.");
+        "that it takes of other ranks, for each shard its own. Computes nothing.");
     options->problem.add_to(command, true);
     command.number<std::int32_t>("--ranks", options->ranks, 1, "P, 1 unless given", max_ranks)
         .value("P")
