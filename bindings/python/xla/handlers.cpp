@@ -230,9 +230,6 @@ template <class OnDevice> auto merge_binding() {
 
 } // namespace
 
-// The version of XLA's interface that the handlers are compiled for. A jaxlib of an older version must not get them.
-extern "C" const std::int32_t annulus_xla_api_version[2] = {XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR};
-
 XLA_FFI_DEFINE_HANDLER_SYMBOL(annulus_cpu_forward, forward<OnCpu>);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(annulus_cpu_backward, backward<OnCpu>);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(annulus_cpu_mass, mass<OnCpu>);

@@ -204,8 +204,9 @@ def _define(pass_: str, results_of: _Results, on_host: Callable[..., Any]) -> Ca
             return _lower_to_custom_call(platform, pass_, ctx, *arrays, call=call)
         _extension.warn_of_callbacks(reason)
         if pass_ != "merge":
+            # Refuses wrong sizes before the callback runs.
             q, k = ctx.avals_in[:2]
-            _attributes("cpu", pass_, q, k, call)  # type: ignore[arg-type]  # refuses wrong sizes before the callback runs
+            _attributes("cpu", pass_, q, k, call)  # type: ignore[arg-type]
         return lower_to_callback(ctx, *arrays, call=call)
 
     def lower_elsewhere(ctx: Any, *arrays: Any, call: Call) -> Sequence[Any]:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import pathlib
-import re
 
 import jax
+from jaxlib import xla_client
 
 from .. import _capi
 from .._choices import DEVICE_KINDS
@@ -29,18 +29,12 @@ def target_name(platform: str, pass_: str) -> str:
     return f"annulus_{platform}_{pass_}"
 
 
-def _version_mismatch(library: ctypes.CDLL) -> str | None:
-    """Returns why jaxlib's interface is not the one that the library was compiled for, or None. JAX would accept the
-    registration, and would then not start."""
-    text = pathlib.Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
-    major, minor = (int(re.findall(rf"define XLA_FFI_API_{part} (\d+)", text)[0]) for part in ("MAJOR", "MINOR"))
-    wanted_major, wanted_minor = (ctypes.c_int32 * 2).in_dll(library, "annulus_xla_api_version")
-    if wanted_major == major and wanted_minor <= minor:
-        return None
-    return (
-        f"its custom calls were compiled for version {wanted_major}.{wanted_minor} of XLA's interface, and that of JAX "
-        f"{jax.__version__} is {major}.{minor}; it must be the same or, after the point, newer"
-    )
+def _register_at_once() -> None:
+    """Makes JAX register custom calls for CPUs at once. It would do so when it starts, and would not start if XLA
+    refuses one of them, for example because it was compiled for an interface that XLA does not take."""
+    register = getattr(getattr(xla_client, "_xla", None), "register_custom_call_target", None)
+    if register is not None:
+        xla_client.register_custom_call_handler("cpu", register)
 
 
 def _register() -> str | None:
@@ -49,8 +43,7 @@ def _register() -> str | None:
         return "annulus was built without its custom calls for XLA (Meson option jax)"
     try:
         library = ctypes.CDLL(str(_LIBRARY))
-        if mismatch := _version_mismatch(library):
-            return mismatch
+        _register_at_once()
         for platform, registered in _PLATFORMS.items():
             for pass_ in _PASSES:
                 name = target_name(platform, pass_)
