@@ -17,6 +17,7 @@ from unittest import mock
 
 import capi
 import jax_python
+import pages_test
 import tap
 from capi import np
 
@@ -457,6 +458,16 @@ class JaxTest(unittest.TestCase):
                 self.same(results["out"], attention(q, k, v, CONFIG))
                 for name, wanted in zip(("d_q", "d_k", "d_v"), gradients(q, k, v)):
                     self.same(results[name], wanted)
+
+    @needs_custom_calls
+    def test_examples_of_the_page(self):
+        first, *others = pages_test.examples("doc/python.md")
+        names, _ = pages_test.run(first, {})
+        mine = [example for example in others if "from annulus.jax import" in example]
+        self.assertEqual(len(mine), 2)
+        for example in mine:
+            with self.subTest(example):
+                pages_test.run(example, names)
 
     @needs_custom_calls
     def test_errors_of_a_running_call(self):

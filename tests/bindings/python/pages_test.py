@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the Python examples of README.md and of pages of doc/ as a reader does. On doc/python.md each example runs after
-the first. torch_replace_test.py runs the examples with slide encoders."""
+the first. torch_replace_test.py runs the examples with slide encoders, jax_test.py those of annulus.jax."""
 
 import contextlib
 import importlib.util
@@ -88,9 +88,6 @@ class PagesTest(unittest.TestCase):
 
     def test_of_torch(self):
         self.run_all("torch")
-
-    def test_of_jax(self):
-        self.run_all("jax")
 
 
 if __name__ == "__main__":
