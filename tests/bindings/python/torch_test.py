@@ -847,14 +847,14 @@ class RanksTest(unittest.TestCase):
         arrays = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
         local = {"nccl_id": bytes, "from_nccl_id": lambda *_: annulus.Comm.local(1)[0]}
         with unittest.mock.patch.multiple(annulus.Comm, **local):
-            number = _ranks.number_of(group, None, gpu, text)
-            self.assertEqual(_ranks.number_of(group, None, gpu, text), number)
+            number = _ranks.number_of(group, None, gpu, text, (None, None))
+            self.assertEqual(_ranks.number_of(group, None, gpu, text, (None, None)), number)
             with self.assertRaises(annulus.ArgumentError):  # leaves the communicator usable
                 _ranks.context_of(text, cpu, number).forward(arrays[0], arrays[0], arrays[2])
             wanted, _ = _ranks.context_of(text, cpu, number).forward(*arrays)
             (comm,) = _ranks._by_group.values()
             comm.abort()
-            self.assertEqual(_ranks.number_of(group, None, gpu, text), number)
+            self.assertEqual(_ranks.number_of(group, None, gpu, text, (None, None)), number)
             with self.assertRaises(annulus.CommError):
                 _ranks.context_of(text, cpu, number).forward(*arrays)
             gone = weakref.ref(comm)
@@ -864,7 +864,7 @@ class RanksTest(unittest.TestCase):
             self.assertIsNone(gone())
             with self.assertRaisesRegex(annulus.ArgumentError, "the communicator of this computation is gone"):
                 _ranks.context_of(text, cpu, number)
-            number = _ranks.number_of(group, None, gpu, text)
+            number = _ranks.number_of(group, None, gpu, text, (None, None))
             found, _ = _ranks.context_of(text, cpu, number).forward(*arrays)
             self.assertTrue(torch.equal(found, wanted))
             reconnect(group)  # does no harm to a communicator that works
