@@ -56,7 +56,7 @@ pygments_dark_style = "github-dark"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_mock_imports = [name for name in ("jax", "torch") if importlib.util.find_spec(name) is None]
+autodoc_mock_imports = [name for name in ("jax", "jaxlib", "torch") if importlib.util.find_spec(name) is None]
 
 # The pages in the order of the table at README.md's end.
 CONTENTS = """

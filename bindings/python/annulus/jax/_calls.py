@@ -231,8 +231,9 @@ def _define(pass_: str, results_of: _Results, on_host: Callable[..., Any]) -> Ca
 
     primitive.def_impl(jax.jit(primitive.bind, static_argnames="call"))
     primitive.def_abstract_eval(evaluate)
-    batching.primitive_batchers[primitive] = batch
-    ad.primitive_jvps[primitive] = refuse_derivative
+    # By update(), which what stands for JAX while the pages are made has.
+    batching.primitive_batchers.update({primitive: batch})
+    ad.primitive_jvps.update({primitive: refuse_derivative})
     for platform in ("cpu", "cuda"):
         mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform)
     mlir.register_lowering(primitive, lower_elsewhere)

@@ -15,7 +15,8 @@ from .._choices import DEVICE_KINDS
 from .._errors import UnsupportedError, check, made
 from .._mistakes import warn
 
-if jax.__version_info__ < (0, 6):
+# What stands for JAX while the pages are made has no version.
+if () < tuple(jax.__version_info__) < (0, 6):
     raise ImportError(f"annulus.jax needs JAX 0.6 or newer; this is {jax.__version__}")
 
 _LIBRARY = pathlib.Path(__file__).with_name("libannulus_xla.so")
