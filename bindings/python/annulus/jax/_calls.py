@@ -231,9 +231,9 @@ def _define(pass_: str, results_of: _Results, on_host: Callable[..., Any]) -> Ca
 
     primitive.def_impl(jax.jit(primitive.bind, static_argnames="call"))
     primitive.def_abstract_eval(evaluate)
-    # By update(), which what stands for JAX while the pages are made has.
-    batching.primitive_batchers.update({primitive: batch})
-    ad.primitive_jvps.update({primitive: refuse_derivative})
+    # Not by assignments, which what stands for JAX while the pages are made refuses.
+    batching.primitive_batchers.__setitem__(primitive, batch)
+    ad.primitive_jvps.__setitem__(primitive, refuse_derivative)
     for platform in ("cpu", "cuda"):
         mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform)
     mlir.register_lowering(primitive, lower_elsewhere)
