@@ -305,7 +305,7 @@ ANNULUS_API_STATUS annulus_status annulus_estimate_rank(annulus_context *context
  * the same problem gets the same shards.
  *
  * The numbers of rows of two ranks differ by at most 1. Each rank has one shard, in the order of the ranks, unless
- * other shards make the rank with most work faster: a zigzag, or shards that keep sequences whole and cut few of them.
+ * other shards leave the busiest rank less to do: a zigzag, or shards that keep sequences whole and cut few of them.
  * Work is the pairs of queries and keys that a rank computes, and the rows of K and V that it receives, weighed by the
  * rates of a GPU. For very many ranks and sequences the search stops after about a second with the best shards so far,
  * on every rank the same. The choice may change between versions.

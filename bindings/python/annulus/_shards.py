@@ -58,7 +58,7 @@ class Shards:
         sequence_starts: Any = None,
         sequence_lengths: Any = None,
     ) -> Shards:
-        """Makes the shards with which the busiest rank is done first. The ranks' numbers of rows differ by at most 1.
+        """Finds shards with which the busiest rank has least to do. The ranks' numbers of rows differ by at most 1.
 
         Takes even() shards if no others are better, as without a causal mask; zigzag() shards, as under a causal mask
         over long segments; or, for packed sequences, shards that keep sequences whole and cut few of them. Counts the

@@ -59,7 +59,7 @@ Option add_shards_option(Command &command, Sharding &sharding, bool can_balance)
         "the end (zigzag), which gives all ranks as much to do where attention is causal";
     std::vector<std::string> choices = {"even", "zigzag"};
     if (can_balance) {
-        help += "; or the parts with which the busiest rank is done first (balanced)";
+        help += "; or the parts with which the busiest rank has least to do (balanced)";
         choices.emplace_back("balanced");
     }
     return command
