@@ -81,7 +81,8 @@ end
             error
         end
     end
-    sleep(0.2)
+    # sleep() would let this thread run the task above, and the thread would wait in the call instead of ending it.
+    Libc.systemsleep(0.2)
     @test Annulus.failure(pair[1]) === nothing
     Annulus.abort(pair[1])
     @test Annulus.status_name(fetch(waiting)) === :comm
