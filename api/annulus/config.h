@@ -3,10 +3,10 @@
  * A config says which keys each query attends to, and how the work is to be done.
  *
  * The pattern is a list of branches. Branch i cuts the sequence into segments of w_i positions (the last may be
- * shorter) and keeps every r_i-th position of each. A query's keys are the multiset union over the branches (a key
- * reached by two branches counts twice, unless the key rule says otherwise), and the result is one softmax over that
- * union. This equals LongNet's mixture
- * of branches by their softmax denominators (Ding et al. 2023, arXiv:2307.02486, equations 9 and 10).
+ * shorter) and keeps every r_i-th position of each. Two other kinds of branches are windows, which slide with the
+ * query, and global positions. A query's keys are the multiset union over the branches (a key reached by two branches
+ * counts twice, unless the key rule says otherwise), and the result is one softmax over that union. This equals
+ * LongNet's mixture of branches by their softmax denominators (Ding et al. 2023, arXiv:2307.02486, equations 9 and 10).
  *
  * Equal inputs give bit-equal results on the same machine and build, whatever the number of threads.
  *
@@ -44,6 +44,18 @@ typedef enum annulus_query_rule ANNULUS_ENUM_INT32 {
     ANNULUS_QUERY_RESIDUE = 1, /* the query's residue equals the key's, whatever it is: every query attends */
     ANNULUS_QUERY_EVERY = 2    /* the key's residue is phi, any query */
 } annulus_query_rule;
+
+/*
+ * What the keys of a branch are. The engines `reference` and `cpu` compute all kinds, in contexts without a
+ * communicator (comm.h). The engines `gemm`, `fused` and `mma` compute segments only, and refuse other kinds.
+ */
+typedef enum annulus_branch_kind ANNULUS_ENUM_INT32 {
+    ANNULUS_BRANCH_SEGMENTS = 0, /* those of the query's segment (default) */
+    ANNULUS_BRANCH_WINDOW = 1,   /* those near the query: n + r j for -left <= j <= right, as far as they exist; when
+                                    causal, for j <= 0 alone */
+    ANNULUS_BRANCH_GLOBAL = 2 /* the positions first_global … first_global + global_count - 1, for every query. Those
+                                 beyond the end of a sequence do not exist. */
+} annulus_branch_kind;
 
 /* How the positions of a segment are numbered before every r-th is kept. */
 typedef enum annulus_order ANNULUS_ENUM_INT32 {
@@ -109,7 +121,12 @@ ANNULUS_API void annulus_config_destroy(annulus_config *config);
 /*
  * A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r). Fields that
  * are 0 behind w and r, as the macro sets them, are LongNet's branch: all heads, phase rule block, query rule dilated,
- * linear order.
+ * linear order. ANNULUS_BRANCH_WINDOW_INIT(left, right, r) makes a window of all queries (query rule residue), and
+ * ANNULUS_BRANCH_GLOBAL_INIT(first, count) global keys.
+ *
+ * Windows and global positions have a segment length of 0 and the linear order, and no padding keys. A window's query
+ * rule is residue, or dilated: then a head has the queries of its phase alone, in positions modulo r. Global positions
+ * have dilation 1.
  */
 typedef struct annulus_branch {
     size_t size;
@@ -126,12 +143,29 @@ typedef struct annulus_branch {
     annulus_phase_rule phase_rule; /* which residue a head uses */
     annulus_query_rule query_rule; /* which queries attend to which keys */
     annulus_order order;           /* how the positions of a segment are numbered */
+    int64_t left;                  /* of ANNULUS_BRANCH_WINDOW: keys before the query, >= 0, or -1 for all; else 0 */
+    int64_t right;                 /* of ANNULUS_BRANCH_WINDOW: keys after the query, >= 0, or -1 for all; else 0 */
+    int64_t first_global;          /* of ANNULUS_BRANCH_GLOBAL, >= 0; else 0 */
+    int64_t global_count;     /* of ANNULUS_BRANCH_GLOBAL, >= 1, first_global + global_count within int64; else 0 */
+    annulus_branch_kind kind; /* what the keys are */
+    int32_t global_queries;   /* of ANNULUS_BRANCH_GLOBAL, 1: the global positions as queries attend to every key, too;
+                                 else 0 */
 } annulus_branch;
 
 #define ANNULUS_BRANCH_INIT(segment_length, dilation)                                                                  \
     {                                                                                                                  \
         sizeof(annulus_branch), (segment_length), (dilation), 0, 0, 0, 0, ANNULUS_PHASE_BLOCK, ANNULUS_QUERY_DILATED,  \
-            ANNULUS_ORDER_LINEAR                                                                                       \
+            ANNULUS_ORDER_LINEAR, 0, 0, 0, 0, ANNULUS_BRANCH_SEGMENTS, 0                                               \
+    }
+#define ANNULUS_BRANCH_WINDOW_INIT(left, right, dilation)                                                              \
+    {                                                                                                                  \
+        sizeof(annulus_branch), 0, (dilation), 0, 0, 0, 0, ANNULUS_PHASE_BLOCK, ANNULUS_QUERY_RESIDUE,                 \
+            ANNULUS_ORDER_LINEAR, (left), (right), 0, 0, ANNULUS_BRANCH_WINDOW, 0                                      \
+    }
+#define ANNULUS_BRANCH_GLOBAL_INIT(first, count)                                                                       \
+    {                                                                                                                  \
+        sizeof(annulus_branch), 0, 1, 0, 0, 0, 0, ANNULUS_PHASE_BLOCK, ANNULUS_QUERY_DILATED, ANNULUS_ORDER_LINEAR, 0, \
+            0, (first), (count), ANNULUS_BRANCH_GLOBAL, 0                                                              \
     }
 
 /*

@@ -47,7 +47,8 @@ typedef enum annulus_feature ANNULUS_ENUM_INT32 {
     ANNULUS_FEATURE_KEY_RULE = 11,     /* annulus_key_rule */
     ANNULUS_FEATURE_EXCHANGE = 12,     /* annulus_exchange */
     ANNULUS_FEATURE_CALL_FLAG = 13,    /* annulus_call_flag, one bit of it */
-    ANNULUS_FEATURE_COMM_FLAG = 14     /* annulus_comm_flag, one bit of it */
+    ANNULUS_FEATURE_COMM_FLAG = 14,    /* annulus_comm_flag, one bit of it */
+    ANNULUS_FEATURE_BRANCH_KIND = 15   /* annulus_branch_kind */
 } annulus_feature;
 
 /*

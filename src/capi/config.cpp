@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <initializer_list>
 #include <limits>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 using namespace annulus;
@@ -52,11 +54,46 @@ template <class Branches> auto &branch_at(Branches &branches, std::int32_t index
 }
 
 annulus_branch read_branch(const annulus_branch *branch) {
-    // The struct has no padding, so the caller sets every byte of it.
-    static_assert(offsetof(annulus_branch, order) == sizeof(std::size_t) + 4 * sizeof(std::int64_t) +
-                                                         2 * sizeof(std::int32_t) + sizeof(annulus_phase_rule) +
-                                                         sizeof(annulus_query_rule));
+    // A caller need not set the padding behind the last field of the first version, `order`, so no field may lie there.
+    constexpr std::size_t first_size = sizeof(std::size_t) + 4 * sizeof(std::int64_t) + 6 * sizeof(std::int32_t);
+    static_assert(offsetof(annulus_branch, order) < first_size && offsetof(annulus_branch, left) == first_size);
     return read_sized("branch", branch, &annulus_branch::order);
+}
+
+const char *kind_name(annulus_branch_kind kind) {
+    return kind == ANNULUS_BRANCH_WINDOW ? "window" : kind == ANNULUS_BRANCH_GLOBAL ? "global" : "segments";
+}
+
+// Checks fields that only branches of kind `of` have.
+void check_fields_of(annulus_branch_kind of, annulus_branch_kind kind,
+                     std::initializer_list<std::pair<const char *, std::int64_t>> fields) {
+    for (const auto &[name, value] : fields)
+        if (kind != of && value != 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "%s is %lld; it must be 0 for a branch of kind %s", name,
+                        static_cast<long long>(value), kind_name(kind));
+}
+
+// Checks what a branch that has no segments may have.
+void check_without_segments(const annulus_branch &given) {
+    const char *const kind = kind_name(given.kind);
+    check_fields_of(ANNULUS_BRANCH_SEGMENTS, given.kind, {{"segment_length", given.segment_length}});
+    if (given.order != ANNULUS_ORDER_LINEAR)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "order is hilbert; it must be linear for a branch of kind %s", kind);
+    if (given.kind == ANNULUS_BRANCH_GLOBAL) {
+        if (given.dilation != 1)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "dilation is %lld; it must be 1 for a branch of kind global",
+                        static_cast<long long>(given.dilation));
+        check_at_least("first_global", given.first_global, 0);
+        check_between("global_count", given.global_count, 1,
+                      std::numeric_limits<std::int64_t>::max() - given.first_global);
+        check_between("global_queries", given.global_queries, 0, 1);
+        return;
+    }
+    check_at_least("left", given.left, -1);
+    check_at_least("right", given.right, -1);
+    if (given.query_rule == ANNULUS_QUERY_EVERY)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "query_rule is every; it must be residue or dilated for a branch of kind "
+                                            "window");
 }
 
 Branch checked_branch(const annulus_branch *branch) {
@@ -69,6 +106,14 @@ Branch checked_branch(const annulus_branch *branch) {
     check_enum("phase_rule", given.phase_rule);
     check_enum("query_rule", given.query_rule);
     check_enum("order", given.order);
+    check_enum("kind", given.kind);
+    check_fields_of(ANNULUS_BRANCH_WINDOW, given.kind, {{"left", given.left}, {"right", given.right}});
+    check_fields_of(ANNULUS_BRANCH_GLOBAL, given.kind,
+                    {{"first_global", given.first_global},
+                     {"global_count", given.global_count},
+                     {"global_queries", given.global_queries}});
+    if (given.kind != ANNULUS_BRANCH_SEGMENTS)
+        check_without_segments(given);
     check_at_least("residue", given.residue, 0);
     if (given.phase_rule != ANNULUS_PHASE_FIXED && given.residue != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "residue is %lld; it must be 0 where the phase rule is not fixed",
@@ -89,7 +134,13 @@ Branch checked_branch(const annulus_branch *branch) {
             .fixed_residue = given.residue,
             .query_rule = given.query_rule,
             .order = given.order,
-            .grid_width = given.grid_width};
+            .grid_width = given.grid_width,
+            .kind = given.kind,
+            .left = given.left,
+            .right = given.right,
+            .first_global = given.first_global,
+            .global_count = given.global_count,
+            .has_global_queries = given.global_queries != 0};
 }
 
 void check_entry(const char *array, std::int32_t index, std::int64_t value, std::int64_t least) {
@@ -193,6 +244,12 @@ annulus_status annulus_config_get_branch(const annulus_config *config, int32_t i
         result.phase_rule = found.phase_rule;
         result.query_rule = found.query_rule;
         result.order = found.order;
+        result.left = found.left;
+        result.right = found.right;
+        result.first_global = found.first_global;
+        result.global_count = found.global_count;
+        result.kind = found.kind;
+        result.global_queries = found.has_global_queries;
         write_sized(branch, result);
     });
 }

@@ -70,6 +70,8 @@ int annulus_knows(annulus_feature feature, int64_t value) {
         return is_known_bit(known_call_flags, value);
     case ANNULUS_FEATURE_COMM_FLAG:
         return is_known_bit(known_comm_flags, value);
+    case ANNULUS_FEATURE_BRANCH_KIND:
+        return known(annulus_branch_kind()).has(value);
     default:
         return 0;
     }

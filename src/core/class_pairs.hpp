@@ -4,8 +4,8 @@
 // The places of a segment fall into classes modulo the dilation. A class of keys and the queries that attend to it are
 // a pair: two progressions of places. Every query of a pair attends to every key of it, and to its padding keys. In
 // each branch a query of a head belongs to at most one pair. So does a key, with the queries of one head. The plan says
-// which residues a head has (BranchPlan::residues, users). Causality is applied on top of classes: a query sees the
-// keys of its pair whose position is not behind its own (seen_keys).
+// which residues a head has (BranchPlan::residues, users). Causality and windows are applied on top of classes: a query
+// sees the keys of its pair that are within the branch's bounds (seen_keys).
 #pragma once
 
 #include "core/plan.hpp"
@@ -63,9 +63,9 @@ constexpr bool has_row_in(const Segment &segment, const Progression &places, con
     return false;
 }
 
-// ---- Causality.
+// ---- Causality and windows.
 
-// Returns the keys of a window that a query may see.
+// Returns the keys of a window that a query may see, as far as causality says.
 constexpr Window seen_keys(bool causal, std::int64_t query, const Window &keys) {
     return causal ? intersect(keys, {keys.start, query + 1 - keys.start}) : keys;
 }
@@ -75,10 +75,30 @@ constexpr Window seeing_queries(bool causal, std::int64_t key, const Window &que
     return causal ? intersect(queries, {key, queries.end() - key}) : queries;
 }
 
+// Returns the keys of a window that a query may see in a branch.
+constexpr Window seen_keys(const BranchPlan &branch, std::int64_t query, const Window &keys) {
+    return intersect(keys, branch.bounds().keys(query, query));
+}
+
+// Returns the queries of a window that may see a key in a branch.
+constexpr Window seeing_queries(const BranchPlan &branch, std::int64_t key, const Window &queries) {
+    const KeyBounds &bounds = branch.bounds();
+    return intersect(queries, {key - bounds.after, bounds.before + bounds.after + 1});
+}
+
+// True if a position is in a window.
+constexpr bool contains(const Window &window, std::int64_t position) {
+    return position >= window.start && position < window.end();
+}
+
 // ---- Pairs.
 
 // Returns the pair whose keys have this residue.
 constexpr ClassPair class_pair(const BranchPlan &branch, const Segment &segment, std::int64_t residue) {
+    if (branch.kind() == ANNULUS_BRANCH_GLOBAL) {
+        const Window &queries = branch.query_range(), &keys = branch.key_range();
+        return {segment, {queries.start, 1, queries.length}, {keys.start, 1, keys.length}};
+    }
     const std::int64_t length = segment.range.length, r = branch.dilation();
     const Progression keys{residue, r, residue < length ? (length - 1 - residue) / r + 1 : 0};
     return {segment, branch.queries_are_class() ? keys : Progression{0, branch.query_stride(), length}, keys,
@@ -100,8 +120,9 @@ constexpr ClassPair pair_of_query(const BranchPlan &branch, std::int32_t head, s
 constexpr ClassPair pair_of_key(const BranchPlan &branch, const Segment &segment, std::int32_t first, std::int32_t last,
                                 std::int64_t key) {
     const std::int64_t residue = segment.place(key) % branch.dilation();
-    return branch.users(residue, first, last).count > 0 ? class_pair(branch, segment, residue)
-                                                        : ClassPair{segment, {}, {}};
+    return branch.users(residue, first, last).count > 0 && contains(branch.key_range(), key)
+               ? class_pair(branch, segment, residue)
+               : ClassPair{segment, {}, {}};
 }
 
 // Returns the residues of the pairs that have a query among `count` consecutive places from `place` on.
@@ -128,8 +149,13 @@ constexpr void for_each_class_pair(const BranchPlan &branch, std::int32_t head, 
 
 // ---- A query and a key.
 
-// Returns the number of the class of keys that a key belongs to. No two classes of a branch have the same number.
+// Returns the number of the class of keys that a key belongs to, or -2 if it belongs to none. No two classes of a
+// branch have the same number.
 constexpr std::int64_t class_of_key(const BranchPlan &branch, std::int64_t key) {
+    if (!contains(branch.key_range(), key))
+        return -2;
+    if (branch.kind() == ANNULUS_BRANCH_GLOBAL)
+        return branch.key_range().start; // the one class has this first key
     const Segment segment = branch.segment_at(key);
     return segment.range.start + segment.place(key) % branch.dilation();
 }
@@ -140,9 +166,9 @@ constexpr std::int64_t class_of_query(const BranchPlan &branch, std::int32_t hea
     return pair.queries.count > 0 && pair.keys.count > 0 ? pair.segment.range.start + pair.keys.first : -1;
 }
 
-// True if a query of a head attends to a key, apart from causality.
+// True if a query of a head attends to a key.
 constexpr bool attends(const BranchPlan &branch, std::int32_t head, std::int64_t query, std::int64_t key) {
-    return branch.segment_of(query) == branch.segment_of(key) &&
+    return branch.segment_of(query) == branch.segment_of(key) && branch.bounds().has(query, key) &&
            class_of_query(branch, head, query) == class_of_key(branch, key);
 }
 
@@ -161,10 +187,17 @@ constexpr bool segment_meets(const BranchPlan &branch, const Window &a, const Wi
            branch.segment_of(b.start) <= branch.segment_of(a.end() - 1);
 }
 
+// True unless it is known that no query in one window attends to a key in the other. Neither window is empty.
+constexpr bool may_attend(const BranchPlan &branch, const Window &queries, const Window &keys) {
+    return segment_meets(branch, queries, keys) &&
+           branch.bounds().meets(queries.start, queries.end() - 1, keys.start, keys.end() - 1) &&
+           intersect(branch.query_range(), queries).length > 0 && intersect(branch.key_range(), keys).length > 0;
+}
+
 // True if a query of a head attends to a real key, not a padding key, in `keys`.
 constexpr bool has_keys(const BranchPlan &branch, std::int32_t head, std::int64_t query, const Window &keys) {
     const ClassPair pair = pair_of_query(branch, head, query);
-    return has_row_in(pair.segment, pair.keys, seen_keys(branch.causal(), query, keys));
+    return has_row_in(pair.segment, pair.keys, seen_keys(branch, query, keys));
 }
 
 // The same in any branch.

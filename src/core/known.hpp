@@ -18,7 +18,7 @@ struct KnownRange {
 // known(annulus_dtype()) is the range of annulus_dtype, and so on: the type of the argument chooses the enumeration.
 // Its value does not matter.
 constexpr KnownRange known(annulus_feature) {
-    return {ANNULUS_FEATURE_FEATURE, ANNULUS_FEATURE_COMM_FLAG};
+    return {ANNULUS_FEATURE_FEATURE, ANNULUS_FEATURE_BRANCH_KIND};
 }
 constexpr KnownRange known(annulus_dtype) {
     return {ANNULUS_FLOAT64, ANNULUS_FLOAT16};
@@ -40,6 +40,9 @@ constexpr KnownRange known(annulus_query_rule) {
 }
 constexpr KnownRange known(annulus_order) {
     return {ANNULUS_ORDER_LINEAR, ANNULUS_ORDER_HILBERT};
+}
+constexpr KnownRange known(annulus_branch_kind) {
+    return {ANNULUS_BRANCH_SEGMENTS, ANNULUS_BRANCH_GLOBAL};
 }
 constexpr KnownRange known(annulus_padding_rule) {
     return {ANNULUS_PADDING_EXACT, ANNULUS_PADDING_ZERO_KEYS};

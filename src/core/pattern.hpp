@@ -20,6 +20,11 @@ struct Branch {
     annulus_query_rule query_rule = ANNULUS_QUERY_DILATED;
     annulus_order order = ANNULUS_ORDER_LINEAR;
     std::int64_t grid_width = 0; // 0: automatic
+    annulus_branch_kind kind = ANNULUS_BRANCH_SEGMENTS;
+    std::int64_t left = 0, right = 0; // of a window branch, in steps of the dilation; -1: no limit
+    std::int64_t first_global = 0;    // of a global branch
+    std::int64_t global_count = 0;
+    bool has_global_queries = false;
 };
 
 // The heads of a call are the heads first, first + 1, … of the `total` heads of a model, or all of them if total is 0.

@@ -35,18 +35,37 @@ double causal_sum(std::int64_t n, std::int64_t r) {
     return static_cast<double>(r) * q * (q - 1) / 2 + static_cast<double>(n % r) * q + static_cast<double>(n);
 }
 
+__extension__ using Wide = __int128; // holds the product of two lengths
+
+// Returns the sum of x over 0 < x <= n.
+Wide triangle(std::int64_t n) {
+    return n > 0 ? Wide{n} * (n + 1) / 2 : 0;
+}
+
+// Returns how many pairs (i, j) with 0 <= i < queries and 0 <= j < keys have j - i <= most. It is exact: a difference
+// of two such numbers may be small.
+Wide pairs_up_to(std::int64_t queries, std::int64_t keys, std::int64_t most) {
+    // Query i has the keys j < i + most + 1: their number is the distance of i + most + 1 above 0 minus that above
+    // `keys`.
+    const auto sum = [&](std::int64_t from) { return triangle(from + queries - 1) - triangle(from - 1); };
+    return sum(most + 1) - sum(most + 1 - keys);
+}
+
 // Returns how many (query, key) pairs a class has with its queries at places begin … end - 1. Treats the order as
 // linear.
-double count_pairs(const ClassPair &pair, std::int64_t begin, std::int64_t end, bool causal) {
+double count_pairs(const BranchPlan &branch, const ClassPair &pair, std::int64_t begin, std::int64_t end) {
     const Progression queries = clip(pair.queries, begin, end), &keys = pair.keys;
-    const auto count = static_cast<double>(queries.count);
-    if (!causal)
-        return count * static_cast<double>(keys.count);
-    if (queries.stride == keys.stride) { // a query sees the keys before it, and its own
-        const std::int64_t keys_before = (queries.first - keys.first) / keys.stride;
-        return queries.count ? count * (static_cast<double>(keys_before) + (count + 1) / 2) : 0;
-    }
-    return causal_sum(end - keys.first, keys.stride) - causal_sum(begin - keys.first, keys.stride);
+    if (queries.count == 0 || keys.count == 0)
+        return 0;
+    if (queries.stride != keys.stride && branch.causal()) // query rule `every`, which only segments have
+        return causal_sum(end - keys.first, keys.stride) - causal_sum(begin - keys.first, keys.stride);
+    const std::int64_t last_query = queries[queries.count - 1], last_key = keys[keys.count - 1];
+    if (branch.bounds().covers(queries.first, last_query, keys.first, last_key))
+        return static_cast<double>(queries.count) * static_cast<double>(keys.count);
+    // In steps: a key j - i steps behind a query is at a distance of (j - i) * stride + keys.first - queries.first.
+    const std::int64_t r = keys.stride, apart = (keys.first - queries.first) / r;
+    return static_cast<double>(pairs_up_to(queries.count, keys.count, branch.bounds().after / r - apart) -
+                               pairs_up_to(queries.count, keys.count, -branch.bounds().before / r - apart - 1));
 }
 
 // Calls use(from, to) for parts from … to that cover first … last: each special place alone, and each run between them.
@@ -101,6 +120,22 @@ std::int64_t heads_of_phase(const Branch &branch, std::int32_t heads) {
     return heads;
 }
 
+// Returns a side of a window branch in positions, at most the sequence length.
+std::int64_t reach(std::int64_t steps, std::int64_t dilation, std::int64_t sequence_length) {
+    const std::int64_t most = sequence_length / dilation;
+    return steps < 0 || steps > most ? sequence_length : steps * dilation;
+}
+
+KeyBounds bounds_of(const Branch &branch, bool causal, std::int64_t sequence_length) {
+    KeyBounds bounds{sequence_length, sequence_length};
+    if (branch.kind == ANNULUS_BRANCH_WINDOW)
+        bounds = {reach(branch.left, branch.dilation, sequence_length),
+                  reach(branch.right, branch.dilation, sequence_length)};
+    if (causal)
+        bounds.after = 0;
+    return bounds;
+}
+
 std::int32_t total_heads(const Pattern &pattern, const Problem &problem) {
     return pattern.head_shard.total ? pattern.head_shard.total : problem.heads;
 }
@@ -119,14 +154,17 @@ Curve make_curve(const Branch &branch, std::int64_t length) {
 } // namespace
 
 BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem)
-    : length_(problem.sequence_length), sequence_length_(problem.sequence_length), dilation_(branch.dilation),
-      query_stride_(branch.query_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation),
+    : index_(index), kind_(branch.kind), length_(problem.sequence_length), sequence_length_(problem.sequence_length),
+      dilation_(branch.dilation), query_stride_(branch.query_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation),
       first_head_(branch.first_head - pattern.head_shard.first),
       head_count_(branch.head_count ? branch.head_count : total_heads(pattern, problem) - branch.first_head),
       first_phase_(branch.phase_rule == ANNULUS_PHASE_FIXED ? branch.fixed_residue % branch.dilation : 0),
       heads_of_phase_(annulus::heads_of_phase(branch, head_count_)),
       has_all_residues_(branch.query_rule == ANNULUS_QUERY_RESIDUE),
-      has_zero_keys_(pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS && !pattern.causal), causal_(pattern.causal) {
+      has_zero_keys_(branch.kind == ANNULUS_BRANCH_SEGMENTS && pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS &&
+                     !pattern.causal),
+      causal_(pattern.causal), bounds_(bounds_of(branch, pattern.causal, problem.sequence_length)),
+      query_range_{0, problem.sequence_length}, key_range_{0, problem.sequence_length} {
     const std::int32_t heads = total_heads(pattern, problem);
     if (head_count_ <= 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves the heads from %d on; there are %d query heads", index,
@@ -189,7 +227,7 @@ double BranchPlan::pairs(const Problem &problem) const {
         const Window part = intersect(s.range, queries);
         const std::int64_t begin = part.start - s.range.start, end = begin + part.length;
         const auto residue_pairs = [&](std::int64_t residue) {
-            return count_pairs(class_pair(*this, s, residue), begin, end, causal_);
+            return count_pairs(*this, class_pair(*this, s, residue), begin, end);
         };
         // As the residue grows, the size of a class and the places of the bounds in it change at these residues alone.
         const std::array special{begin % r, end % r, s.range.length % r};
@@ -200,6 +238,24 @@ double BranchPlan::pairs(const Problem &problem) const {
         return pairs;
     });
 }
+
+namespace {
+
+// Adds the plans of a global branch: every query with the global keys, and global queries with all keys before and
+// after these. Positions beyond the end of the sequence do not exist.
+void add_global(std::vector<BranchPlan> &plans, const Branch &branch, const BranchPlan &plan) {
+    const Window whole = plan.key_range();
+    const std::int64_t first = std::min(branch.first_global, whole.length);
+    const Window global{first, std::min(branch.global_count, whole.length - first)};
+    plans.push_back(plan.with_ranges(whole, global));
+    if (!branch.has_global_queries)
+        return;
+    for (const Window &rest : {Window{0, global.start}, Window{global.end(), whole.length - global.end()}})
+        if (global.length > 0 && rest.length > 0)
+            plans.push_back(plan.with_ranges(global, rest));
+}
+
+} // namespace
 
 Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
     const HeadShard &shard = pattern.head_shard;
@@ -213,20 +269,36 @@ Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
     shape->pattern = pattern;
     shape->scale = pattern.scale ? *pattern.scale : 1 / std::sqrt(static_cast<double>(problem.head_dim));
     shape->branches.reserve(pattern.branches.size());
-    for (const Branch &branch : pattern.branches)
-        shape->branches.emplace_back(branch, static_cast<std::int32_t>(shape->branches.size()), pattern, problem);
+    std::int32_t index = 0;
+    for (const Branch &branch : pattern.branches) {
+        const BranchPlan plan(branch, index++, pattern, problem);
+        if (branch.kind == ANNULUS_BRANCH_GLOBAL)
+            add_global(shape->branches, branch, plan);
+        else
+            shape->branches.push_back(plan);
+    }
     shape_ = std::move(shape);
 }
 
+const char *kind_refusal(const Pattern &pattern) {
+    for (const Branch &branch : pattern.branches)
+        switch (branch.kind) {
+        case ANNULUS_BRANCH_SEGMENTS:
+            break;
+        case ANNULUS_BRANCH_WINDOW:
+            return "a branch is a window; only the engines reference and cpu compute windows, without a communicator";
+        case ANNULUS_BRANCH_GLOBAL:
+            return "a branch has global positions; only the engines reference and cpu compute these, without a "
+                   "communicator";
+        }
+    return nullptr;
+}
+
 double Plan::pairs(std::int32_t branch) const {
-    const auto branch_pairs = [&](const BranchPlan &plan) {
-        return plan.pairs(problem_) * static_cast<double>(problem_.batch);
-    };
-    if (branch != ANNULUS_ALL_BRANCHES)
-        return branch_pairs(branches()[static_cast<std::size_t>(branch)]);
     double sum = 0;
     for (const BranchPlan &plan : branches())
-        sum += branch_pairs(plan);
+        if (branch == ANNULUS_ALL_BRANCHES || branch == plan.index())
+            sum += plan.pairs(problem_) * static_cast<double>(problem_.batch);
     return sum;
 }
 

@@ -5,6 +5,10 @@
 // A branch cuts the sequence into segments. Inside a segment the places p = 0, 1, 2, … (along the segment's curve) fall
 // into classes p mod r. The keys of a query are one class of its segment: the arithmetic progression residue,
 // residue + r, residue + 2r, … of places. class_pairs.hpp says which queries attend to a class.
+//
+// A window branch has one segment, the whole sequence, and bounds: a query attends to the keys of its class that are
+// near enough to it. A global branch has up to three plans, of one segment and one class each. In such a plan some
+// queries meet some keys, two ranges of positions.
 #pragma once
 
 #include "core/hilbert.hpp"
@@ -36,6 +40,27 @@ constexpr Window intersect(const Window &a, const Window &b) {
     const std::int64_t start = std::max(a.start, b.start);
     return {start, std::max<std::int64_t>(0, std::min(a.end(), b.end()) - start)};
 }
+
+// How far before and after a query its keys may be: key - query is from -before to after, in positions. A side without
+// a limit has the sequence length.
+struct KeyBounds {
+    std::int64_t before = 0, after = 0;
+    constexpr bool has(std::int64_t query, std::int64_t key) const {
+        return key - query >= -before && key - query <= after;
+    }
+    // Returns the positions in which queries first … last have their keys.
+    constexpr Window keys(std::int64_t first, std::int64_t last) const {
+        return {first - before, last - first + before + after + 1};
+    }
+    // True if some query of first … last may have some key of low … high.
+    constexpr bool meets(std::int64_t first, std::int64_t last, std::int64_t low, std::int64_t high) const {
+        return high >= first - before && low <= last + after;
+    }
+    // True if every query of first … last may have every key of low … high.
+    constexpr bool covers(std::int64_t first, std::int64_t last, std::int64_t low, std::int64_t high) const {
+        return low >= last - before && high <= first + after;
+    }
+};
 
 // How a gradient is stored in the caller's tensor.
 struct GradientTarget {
@@ -122,10 +147,21 @@ struct ResidueRange {
 
 class BranchPlan {
   public:
+    // `index` is that of the branch in the pattern. The plan of a global branch needs ranges: with_ranges().
     BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem);
-    // A copy of `branch`, whose order is linear, for a sequence of this shorter length.
+    // Returns a copy in which these queries meet these keys, and no others do.
+    BranchPlan with_ranges(const Window &queries, const Window &keys) const {
+        BranchPlan plan = *this;
+        plan.query_range_ = queries;
+        plan.key_range_ = keys;
+        return plan;
+    }
+    // A copy of `branch`, which has segments in linear order, for a sequence of this shorter length.
     constexpr BranchPlan(const BranchPlan &branch, std::int64_t sequence_length);
 
+    // Returns the index of the pattern's branch. Several plans may have the same.
+    constexpr std::int32_t index() const { return index_; }
+    constexpr annulus_branch_kind kind() const { return kind_; }
     constexpr std::int64_t dilation() const { return dilation_; }
     // Distance in places between consecutive queries of a class of keys. It is the dilation if the queries are the
     // class itself, and 1 if they are all places of the segment (query rule `every`).
@@ -136,6 +172,11 @@ class BranchPlan {
     // True if a class with fewer keys than the largest class is filled up with padding keys.
     constexpr bool has_zero_keys() const { return has_zero_keys_; }
     constexpr bool causal() const { return causal_; }
+    // Limits of causality and of a window branch.
+    constexpr const KeyBounds &bounds() const { return bounds_; }
+    // Return the queries and the keys that may meet. Only a global branch does not have the whole sequence.
+    constexpr const Window &query_range() const { return query_range_; }
+    constexpr const Window &key_range() const { return key_range_; }
 
     // Heads are numbered as in the call. With a head shard, a branch may also serve heads before and after the call's.
     constexpr bool serves(std::int32_t head) const { return head >= first_head_ && head < first_head_ + head_count_; }
@@ -172,6 +213,8 @@ class BranchPlan {
     // Returns the served heads among first … last - 1, numbered from the branch's first head.
     constexpr Window served(std::int32_t first, std::int32_t last) const;
 
+    std::int32_t index_;
+    annulus_branch_kind kind_;
     std::int64_t length_;
     std::int64_t sequence_length_;
     std::int64_t dilation_;
@@ -183,6 +226,8 @@ class BranchPlan {
     bool has_all_residues_;
     bool has_zero_keys_;
     bool causal_;
+    KeyBounds bounds_;
+    Window query_range_, key_range_;
     Curve curve_;      // of a full segment
     Curve last_curve_; // of the last segment
 };
@@ -222,6 +267,7 @@ constexpr ResidueRange BranchPlan::residues(std::int32_t first, std::int32_t las
 constexpr BranchPlan::BranchPlan(const BranchPlan &branch, std::int64_t sequence_length) : BranchPlan(branch) {
     length_ = std::min(length_, sequence_length);
     sequence_length_ = sequence_length;
+    query_range_ = key_range_ = {0, sequence_length};
     curve_ = Curve::linear(length_);
     last_curve_ = Curve::linear(sequence_length - (segment_count() - 1) * length_);
 }
@@ -236,6 +282,9 @@ constexpr Segment BranchPlan::segment(std::int64_t index) const {
     return {{index * length_, curve.length()}, curve};
 }
 
+// Returns why engines and ranks that know segments alone cannot compute a pattern; null if all branches are segments.
+const char *kind_refusal(const Pattern &pattern);
+
 class Plan {
   public:
     // Throws Error(ANNULUS_ERROR_ARGUMENT) if the pattern does not fit the problem.
@@ -245,6 +294,7 @@ class Plan {
 
     const Pattern &pattern() const { return shape_->pattern; }
     const Problem &problem() const { return problem_; }
+    // Returns the plans of the branches, in their order. A global branch has up to three.
     const std::vector<BranchPlan> &branches() const { return shape_->branches; }
     bool causal() const { return shape_->pattern.causal; }
     double scale() const { return shape_->scale; }

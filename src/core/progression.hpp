@@ -14,6 +14,11 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
     return a / b + (a % b != 0);
 }
 
+// Returns a / b rounded down, for b > 0.
+constexpr std::int64_t divide_down(std::int64_t a, std::int64_t b) {
+    return a / b - (a % b < 0);
+}
+
 // Returns the residue of a in [0, b), for b > 0.
 constexpr std::int64_t remainder(std::int64_t a, std::int64_t b) {
     const std::int64_t rest = a % b;

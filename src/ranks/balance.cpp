@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/balance.hpp"
 
+#include "core/error.hpp"
 #include "ranks/steps.hpp"
 
 #include <annulus/comm.h>
@@ -372,6 +373,8 @@ Shards zigzag_shards(std::int64_t rows, int ranks) {
 } // namespace
 
 Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ranks) {
+    if (const char *const reason = kind_refusal(pattern))
+        throw Error(ANNULUS_ERROR_UNSUPPORTED, "%s", reason);
     Steps steps(max_steps);
     const Costs costs(pattern, problem, steps);
     Shards best = make_shards(even_lengths(costs.rows(), ranks));

@@ -37,6 +37,7 @@ static const struct number numbers[] = {
     {"ANNULUS_FEATURE_EXCHANGE", ANNULUS_FEATURE_EXCHANGE, 12},
     {"ANNULUS_FEATURE_CALL_FLAG", ANNULUS_FEATURE_CALL_FLAG, 13},
     {"ANNULUS_FEATURE_COMM_FLAG", ANNULUS_FEATURE_COMM_FLAG, 14},
+    {"ANNULUS_FEATURE_BRANCH_KIND", ANNULUS_FEATURE_BRANCH_KIND, 15},
     /* annulus_status */
     {"ANNULUS_OK", ANNULUS_OK, 0},
     {"ANNULUS_ERROR_ARGUMENT", ANNULUS_ERROR_ARGUMENT, 1},
@@ -65,6 +66,10 @@ static const struct number numbers[] = {
     /* annulus_order */
     {"ANNULUS_ORDER_LINEAR", ANNULUS_ORDER_LINEAR, 0},
     {"ANNULUS_ORDER_HILBERT", ANNULUS_ORDER_HILBERT, 1},
+    /* annulus_branch_kind */
+    {"ANNULUS_BRANCH_SEGMENTS", ANNULUS_BRANCH_SEGMENTS, 0},
+    {"ANNULUS_BRANCH_WINDOW", ANNULUS_BRANCH_WINDOW, 1},
+    {"ANNULUS_BRANCH_GLOBAL", ANNULUS_BRANCH_GLOBAL, 2},
     /* annulus_padding_rule */
     {"ANNULUS_PADDING_EXACT", ANNULUS_PADDING_EXACT, 0},
     {"ANNULUS_PADDING_ZERO_KEYS", ANNULUS_PADDING_ZERO_KEYS, 1},
@@ -109,7 +114,7 @@ static const struct literal layouts[] = {
     {"annulus_tensor.ndim", offsetof(annulus_tensor, ndim), 12},
     {"annulus_tensor.shape", offsetof(annulus_tensor, shape), 16},
     {"annulus_tensor.stride", offsetof(annulus_tensor, stride), 48},
-    {"sizeof annulus_branch", sizeof(annulus_branch), 64},
+    {"sizeof annulus_branch", sizeof(annulus_branch), 104},
     {"annulus_branch.size", offsetof(annulus_branch, size), 0},
     {"annulus_branch.segment_length", offsetof(annulus_branch, segment_length), 8},
     {"annulus_branch.dilation", offsetof(annulus_branch, dilation), 16},
@@ -120,6 +125,12 @@ static const struct literal layouts[] = {
     {"annulus_branch.phase_rule", offsetof(annulus_branch, phase_rule), 48},
     {"annulus_branch.query_rule", offsetof(annulus_branch, query_rule), 52},
     {"annulus_branch.order", offsetof(annulus_branch, order), 56},
+    {"annulus_branch.left", offsetof(annulus_branch, left), 64},
+    {"annulus_branch.right", offsetof(annulus_branch, right), 72},
+    {"annulus_branch.first_global", offsetof(annulus_branch, first_global), 80},
+    {"annulus_branch.global_count", offsetof(annulus_branch, global_count), 88},
+    {"annulus_branch.kind", offsetof(annulus_branch, kind), 96},
+    {"annulus_branch.global_queries", offsetof(annulus_branch, global_queries), 100},
     {"sizeof annulus_allocator", sizeof(annulus_allocator), 32},
     {"annulus_allocator.size", offsetof(annulus_allocator, size), 0},
     {"annulus_allocator.allocate", offsetof(annulus_allocator, allocate), 8},
@@ -189,6 +200,8 @@ static int check(const char *name, int holds) {
 
 int main(void) {
     static annulus_branch branch = ANNULUS_BRANCH_INIT(5792, 2);
+    static annulus_branch window = ANNULUS_BRANCH_WINDOW_INIT(255, -1, 2);
+    static annulus_branch tokens = ANNULUS_BRANCH_GLOBAL_INIT(7, 16);
     static annulus_allocator allocator = ANNULUS_ALLOCATOR_INIT;
     static annulus_call_options call_options = ANNULUS_CALL_OPTIONS_INIT;
     static annulus_merge_options merge_options = ANNULUS_MERGE_OPTIONS_INIT;
@@ -208,6 +221,21 @@ int main(void) {
     branch.size = 0;
     branch.segment_length = branch.dilation = 0;
     failures += check("branch", memcmp(&branch, zeros, sizeof branch) == 0);
+    failures += check("size of window", window.size == sizeof window);
+    failures += check("window", window.left == 255 && window.right == -1 && window.dilation == 2 &&
+                                    window.query_rule == 1 && window.kind == 1);
+    window.size = 0;
+    window.left = window.right = window.dilation = 0;
+    window.query_rule = ANNULUS_QUERY_DILATED;
+    window.kind = ANNULUS_BRANCH_SEGMENTS;
+    failures += check("window", memcmp(&window, zeros, sizeof window) == 0);
+    failures += check("size of global", tokens.size == sizeof tokens);
+    failures += check("global", tokens.first_global == 7 && tokens.global_count == 16 && tokens.dilation == 1 &&
+                                    tokens.kind == 2);
+    tokens.size = 0;
+    tokens.first_global = tokens.global_count = tokens.dilation = 0;
+    tokens.kind = ANNULUS_BRANCH_SEGMENTS;
+    failures += check("global", memcmp(&tokens, zeros, sizeof tokens) == 0);
     failures += CHECK_ZERO(allocator);
     failures += CHECK_ZERO(call_options);
     failures += CHECK_ZERO(merge_options);

@@ -26,6 +26,12 @@ int main(void) {
     FIELD(annulus_branch, phase_rule);
     FIELD(annulus_branch, query_rule);
     FIELD(annulus_branch, order);
+    FIELD(annulus_branch, left);
+    FIELD(annulus_branch, right);
+    FIELD(annulus_branch, first_global);
+    FIELD(annulus_branch, global_count);
+    FIELD(annulus_branch, kind);
+    FIELD(annulus_branch, global_queries);
     STRUCT(annulus_allocator);
     FIELD(annulus_allocator, size);
     FIELD(annulus_allocator, allocate);

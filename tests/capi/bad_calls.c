@@ -106,6 +106,13 @@ static void branches(void **state) {
         {"order", FIELD(annulus_branch, order), -1},
         {"order", FIELD(annulus_branch, order), 2},
         {"order", FIELD(annulus_branch, order), INT32_MAX},
+        {"left", FIELD(annulus_branch, left), 1}, /* the branch is no window */
+        {"right", FIELD(annulus_branch, right), -1},
+        {"first_global", FIELD(annulus_branch, first_global), 1}, /* the branch is not global */
+        {"global_count", FIELD(annulus_branch, global_count), 1},
+        {"global_queries", FIELD(annulus_branch, global_queries), 1},
+        {"kind", FIELD(annulus_branch, kind), -1},
+        {"kind", FIELD(annulus_branch, kind), 3},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
         annulus_branch branch = legal;
@@ -132,6 +139,82 @@ static void branches(void **state) {
         assert_refused(annulus_config_get_branch(f->config, no_branches[i], &branch), ARGUMENT, "index");
         assert_memory_equal(&branch, &legal, sizeof legal);
     }
+}
+
+static void windows(void **state) {
+    fixture *f = *state;
+    const annulus_branch legal = ANNULUS_BRANCH_WINDOW_INIT(3, -1, 2);
+    const bad_field wrong[] = {
+        {"left", FIELD(annulus_branch, left), -2},
+        {"left", FIELD(annulus_branch, left), INT64_MIN},
+        {"right", FIELD(annulus_branch, right), -2},
+        {"dilation", FIELD(annulus_branch, dilation), 0},
+        {"segment_length", FIELD(annulus_branch, segment_length), 1},
+        {"order", FIELD(annulus_branch, order), ANNULUS_ORDER_HILBERT},
+        {"query_rule", FIELD(annulus_branch, query_rule), ANNULUS_QUERY_EVERY},
+        {"residue", FIELD(annulus_branch, residue), 1},
+        {"grid_width", FIELD(annulus_branch, grid_width), 1},
+        {"first_global", FIELD(annulus_branch, first_global), 1},
+        {"global_count", FIELD(annulus_branch, global_count), 1},
+        {"global_queries", FIELD(annulus_branch, global_queries), 1},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+        annulus_branch branch = legal;
+        set_field(&branch, &wrong[i]);
+        assert_branch_refused(f->config, &branch, wrong[i].name);
+    }
+    annulus_branch longest = ANNULUS_BRANCH_WINDOW_INIT(INT64_MAX, INT64_MAX, INT64_MAX);
+    longest.query_rule = ANNULUS_QUERY_DILATED;
+    assert_ok(annulus_config_add_branch(f->config, &longest, NULL));
+    assert_ok(annulus_context_set_config(f->context, f->config));
+    assert_ok(forward_call.run(f));
+}
+
+static void global_positions(void **state) {
+    fixture *f = *state;
+    const annulus_branch legal = ANNULUS_BRANCH_GLOBAL_INIT(2, 3);
+    const bad_field wrong[] = {
+        {"first_global", FIELD(annulus_branch, first_global), -1},
+        {"global_count", FIELD(annulus_branch, global_count), 0},
+        {"global_count", FIELD(annulus_branch, global_count), -1},
+        {"global_count", FIELD(annulus_branch, global_count), INT64_MAX - 1},
+        {"global_queries", FIELD(annulus_branch, global_queries), 2},
+        {"global_queries", FIELD(annulus_branch, global_queries), -1},
+        {"dilation", FIELD(annulus_branch, dilation), 2},
+        {"segment_length", FIELD(annulus_branch, segment_length), 1},
+        {"order", FIELD(annulus_branch, order), ANNULUS_ORDER_HILBERT},
+        {"left", FIELD(annulus_branch, left), 1},
+        {"right", FIELD(annulus_branch, right), -1},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+        annulus_branch branch = legal;
+        set_field(&branch, &wrong[i]);
+        assert_branch_refused(f->config, &branch, wrong[i].name);
+    }
+    annulus_branch last = ANNULUS_BRANCH_GLOBAL_INIT(INT64_MAX - 1, 1); /* beyond every sequence */
+    last.global_queries = 1;
+    assert_ok(annulus_config_add_branch(f->config, &last, NULL));
+    assert_ok(annulus_context_set_config(f->context, f->config));
+    assert_ok(forward_call.run(f));
+}
+
+/* A caller whose struct ends behind `order` has segments, whatever its padding holds, and reads no more of a branch. */
+static void branches_of_the_first_version(void **state) {
+    fixture *f = *state;
+    annulus_branch old = ANNULUS_BRANCH_INIT(6, 2), found = ANNULUS_BRANCH_INIT(0, 1);
+    const annulus_branch window = ANNULUS_BRANCH_WINDOW_INIT(3, 1, 2);
+    int32_t index;
+    old.size = offsetof(annulus_branch, left);
+    memset((char *)&old + FIRST_BYTES(annulus_branch, order), 0xEE, sizeof old - FIRST_BYTES(annulus_branch, order));
+    assert_ok(annulus_config_add_branch(f->config, &old, &index));
+    assert_ok(annulus_config_get_branch(f->config, index, &found));
+    assert_int_equal(found.kind, ANNULUS_BRANCH_SEGMENTS);
+    assert_int_equal(found.left, 0);
+
+    assert_ok(annulus_config_set_branch(f->config, index, &window));
+    assert_ok(annulus_config_get_branch(f->config, index, &old));
+    assert_int_equal(old.query_rule, ANNULUS_QUERY_RESIDUE);
+    assert_int_equal(((unsigned char *)&old)[offsetof(annulus_branch, left)], 0xEE);
 }
 
 static annulus_status add_sized_branch(void *f, void *branch) {
@@ -295,6 +378,13 @@ static annulus_status size_with(const fixture *f, annulus_pass pass, annulus_dty
     return annulus_workspace_size(f->context, &problem, pass, &bytes);
 }
 
+static annulus_status add_branch_of_kind(annulus_config *config, annulus_branch_kind kind) {
+    annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
+    branch.kind = kind;
+    branch.global_count = kind == ANNULUS_BRANCH_GLOBAL;
+    return annulus_config_add_branch(config, &branch, NULL);
+}
+
 /* Returns whether an argument of an enumeration is refused for its value. */
 static int is_refused(const fixture *f, annulus_feature feature, int64_t value) {
     const annulus_branch branch = ANNULUS_BRANCH_INIT(4, 1);
@@ -316,6 +406,8 @@ static int is_refused(const fixture *f, annulus_feature feature, int64_t value) 
         return add_branch_with(c, branch.phase_rule, (annulus_query_rule)n, branch.order) == ARGUMENT;
     case ANNULUS_FEATURE_ORDER:
         return add_branch_with(c, branch.phase_rule, branch.query_rule, (annulus_order)n) == ARGUMENT;
+    case ANNULUS_FEATURE_BRANCH_KIND:
+        return add_branch_of_kind(c, (annulus_branch_kind)n) == ARGUMENT;
     case ANNULUS_FEATURE_PADDING_RULE:
         return annulus_config_set_padding_rule(c, (annulus_padding_rule)n) == ARGUMENT;
     case ANNULUS_FEATURE_KEY_RULE:
@@ -357,7 +449,7 @@ static void known_values(void **state) {
     /* Numbers that a narrower type would change into valid ones, and enumerations that do not exist. */
     assert_int_equal(annulus_knows(ANNULUS_FEATURE_DTYPE, (INT64_C(1) << 32) + ANNULUS_FLOAT32), 0);
     assert_int_equal(annulus_knows(ANNULUS_FEATURE_STATUS, (INT64_C(1) << 32) + ANNULUS_ERROR_COMM), 0);
-    const int no_feature[] = {0, ANNULUS_FEATURE_COMM_FLAG + 1, -1, INT32_MAX, INT32_MIN};
+    const int no_feature[] = {0, ANNULUS_FEATURE_BRANCH_KIND + 1, -1, INT32_MAX, INT32_MIN};
     for (int i = 0; i < 5; ++i) {
         assert_int_equal(annulus_knows(ANNULUS_FEATURE_FEATURE, no_feature[i]), 0);
         for (int value = 0; value < 8; ++value)
@@ -591,14 +683,25 @@ static void hilbert_curves(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(null_handles),           TEST(branches),
-        TEST(sized_structs),          TEST(getters),
-        TEST(config_numbers),         TEST(enumerations),
-        TEST(known_values),           TEST(presets),
-        TEST(context_settings),       TEST(engines_of_other_devices),
-        TEST(context_without_config), TEST(config_does_not_fit),
-        TEST(problem_fields),         TEST(zeroed_problems),
-        TEST(questions_of_cost),      TEST(hilbert_curves),
+        TEST(null_handles),
+        TEST(branches),
+        TEST(windows),
+        TEST(global_positions),
+        TEST(branches_of_the_first_version),
+        TEST(sized_structs),
+        TEST(getters),
+        TEST(config_numbers),
+        TEST(enumerations),
+        TEST(known_values),
+        TEST(presets),
+        TEST(context_settings),
+        TEST(engines_of_other_devices),
+        TEST(context_without_config),
+        TEST(config_does_not_fit),
+        TEST(problem_fields),
+        TEST(zeroed_problems),
+        TEST(questions_of_cost),
+        TEST(hilbert_curves),
     };
     return RUN_TESTS(tests);
 }

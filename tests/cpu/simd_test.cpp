@@ -189,7 +189,7 @@ TEST_P(Simd, ProductsOfTiles) {
     });
 }
 
-TEST_P(Simd, MaskHidesLaterKeys) {
+TEST_P(Simd, MaskHidesKeysOutsideABand) {
     on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype) {
         constexpr int keys = 9;
         std::vector<T> scores = random_values<T>(keys * group_columns, 1, 1);
@@ -201,9 +201,15 @@ TEST_P(Simd, MaskHidesLaterKeys) {
         for (int c = 0; c < group_columns; ++c)
             query_positions[c] = (std::int64_t{1} << 40) + c;
         for (const T value : {static_cast<T>(-infinity), T{0}}) {
-            kernels.mask(scores.data(), keys, key_positions, query_positions, value);
-            for (int i = 0; i < keys * group_columns; ++i)
-                ASSERT_EQ(scores[i], 3 * (i / group_columns) > i % group_columns ? value : before[i]);
+            for (const auto &[behind, ahead] : std::vector<std::pair<int, int>>{{1 << 30, 0}, {4, 0}, {0, 0}, {5, 7}}) {
+                scores = before;
+                kernels.mask(scores.data(), keys, key_positions, query_positions, behind, ahead, value);
+                for (int i = 0; i < keys * group_columns; ++i) {
+                    const int distance = 3 * (i / group_columns) - i % group_columns;
+                    const T wanted = distance < -behind || distance > ahead ? value : before[i];
+                    ASSERT_TRUE(scores[i] == wanted || (std::isnan(scores[i]) && std::isnan(wanted)));
+                }
+            }
         }
     });
 }
@@ -224,6 +230,33 @@ TEST_P(Simd, MaskHidesKeysOfTheQuerysClass) {
             for (int i = 0; i < keys * group_columns; ++i) {
                 const int key = i / group_columns, c = i % group_columns;
                 ASSERT_EQ(scores[i], c % 5 != 0 && key % 4 == (c + 2) % 4 ? value : before[i]);
+            }
+        }
+    });
+}
+
+TEST_P(Simd, MaskHidesKeysOfTheQuerysClassInABand) {
+    on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype) {
+        constexpr int keys = 9;
+        const std::vector<T> before = random_values<T>(keys * group_columns, 1, 1);
+        std::int64_t key_classes[keys], key_positions[keys], query_classes[group_columns],
+            query_positions[group_columns];
+        for (int key = 0; key < keys; ++key) {
+            key_classes[key] = key % 3;
+            key_positions[key] = (std::int64_t{1} << 40) + 3 * key;
+        }
+        for (int c = 0; c < group_columns; ++c) {
+            query_classes[c] = c % 5 == 0 ? -1 : c % 3;
+            query_positions[c] = (std::int64_t{1} << 40) + c;
+        }
+        for (const auto &[behind, ahead] : std::vector<std::pair<int, int>>{{1 << 30, 0}, {4, 0}, {0, 0}, {5, 7}}) {
+            std::vector<T> scores = before;
+            kernels.mask_equal_near(scores.data(), keys, key_classes, query_classes, key_positions, query_positions,
+                                    behind, ahead, T{0});
+            for (int i = 0; i < keys * group_columns; ++i) {
+                const int key = i / group_columns, c = i % group_columns, distance = 3 * key - c;
+                const bool is_hidden = c % 5 != 0 && key % 3 == c % 3 && distance >= -behind && distance <= ahead;
+                ASSERT_EQ(scores[i], is_hidden ? T{0} : before[i]);
             }
         }
     });

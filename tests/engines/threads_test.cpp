@@ -73,6 +73,20 @@ TEST(Threads, DoNotChangeBitsOfLongClasses) {
         expect_identical(run(problem, inputs, {.threads = threads}), alone);
 }
 
+// In a long window backward visits the chunks of queries near each chunk of keys.
+TEST(Threads, DoNotChangeBitsOfLongWindows) {
+    const Problem problem = {.length = 4600,
+                             .heads = 1,
+                             .dim = 8,
+                             .branches = {window_spec(300, 40), global_spec(0, 3, true)},
+                             .keys_once = true,
+                             .dtype = ANNULUS_FLOAT32};
+    const Inputs inputs = random_inputs(problem, 9);
+    const Results alone = run(problem, inputs, {.threads = 1});
+    for (const int threads : {2, 4})
+        expect_identical(run(problem, inputs, {.threads = threads}), alone);
+}
+
 // Contexts in several threads, each with threads of its own, repeatedly.
 TEST_P(EveryDtype, ContextsSideBySideGiveTheSameBits) {
     constexpr int users = 3, calls = 3;

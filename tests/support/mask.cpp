@@ -65,10 +65,30 @@ std::int64_t Mask::phase(std::size_t branch, std::int32_t head) const {
     throw std::invalid_argument("no such phase rule");
 }
 
+bool Mask::is_in_window(const BranchSpec &spec, std::int64_t n, std::int64_t m) {
+    if ((m - n) % spec.dilation != 0)
+        return false;
+    const std::int64_t j = (m - n) / spec.dilation;
+    return (spec.left == -1 || j >= -spec.left) && (spec.right == -1 || j <= spec.right);
+}
+
+bool Mask::is_global_pair(const BranchSpec &spec, std::int64_t n, std::int64_t m) {
+    const auto is_global = [&](std::int64_t position) {
+        return position >= spec.first_global && position - spec.first_global < spec.global_count;
+    };
+    return is_global(m) || (spec.global_queries && is_global(n));
+}
+
 void Mask::add_keys(std::size_t branch, std::int64_t position, std::int32_t head, Keys &keys) const {
     if (!serves(branch, head))
         return;
     const BranchSpec &spec = problem_.branches[branch];
+    if (spec.kind == ANNULUS_BRANCH_GLOBAL) {
+        for (std::int64_t m = 0; m < (problem_.causal ? position + 1 : problem_.length); ++m)
+            if (is_global_pair(spec, position, m))
+                keys.positions.push_back(m);
+        return;
+    }
     const std::vector<std::int64_t> &residues = residues_[branch];
     const std::int64_t query_residue = residues[position];
     const std::int64_t phi = phase(branch, head);
@@ -81,10 +101,11 @@ void Mask::add_keys(std::size_t branch, std::int64_t position, std::int32_t head
         if (residues[m] != key_residue)
             continue;
         ++real;
-        if (!problem_.causal || m <= position)
+        const bool is_near = spec.kind == ANNULUS_BRANCH_SEGMENTS || is_in_window(spec, position, m);
+        if (is_near && (!problem_.causal || m <= position))
             keys.positions.push_back(m);
     }
-    if (problem_.zero_keys && !problem_.causal) {
+    if (problem_.zero_keys && !problem_.causal && spec.kind == ANNULUS_BRANCH_SEGMENTS) {
         const std::int64_t w = spec.segment ? std::min(spec.segment, problem_.length) : problem_.length;
         keys.padding += divide_up(w, spec.dilation) - real;
     }

@@ -32,6 +32,10 @@ class Mask {
     void add_keys(std::size_t branch, std::int64_t position, std::int32_t head, Keys &keys) const;
 
   private:
+    // True if key m is in the window of query n, or if one of them makes the other a key of a global branch.
+    static bool is_in_window(const BranchSpec &spec, std::int64_t n, std::int64_t m);
+    static bool is_global_pair(const BranchSpec &spec, std::int64_t n, std::int64_t m);
+
     Problem problem_;
     std::vector<std::vector<std::int64_t>> places_;   // [branch][position]
     std::vector<std::vector<std::int64_t>> residues_; // [branch][position]

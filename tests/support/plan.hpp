@@ -11,7 +11,8 @@ inline Pattern pattern_of(const Problem &problem) {
     Pattern pattern;
     for (const BranchSpec &spec : problem.branches)
         pattern.branches.push_back({spec.segment, spec.dilation, spec.first_head, spec.head_count, spec.phase,
-                                    spec.residue, spec.query, spec.order, spec.width});
+                                    spec.residue, spec.query, spec.order, spec.width, spec.kind, spec.left, spec.right,
+                                    spec.first_global, spec.global_count, spec.global_queries});
     pattern.padding_rule = problem.zero_keys ? ANNULUS_PADDING_ZERO_KEYS : ANNULUS_PADDING_EXACT;
     pattern.key_rule = problem.keys_once ? ANNULUS_KEY_ONCE : ANNULUS_KEY_EACH_BRANCH;
     pattern.causal = problem.causal;

@@ -15,11 +15,14 @@ static void print_branch(std::ostream &out, const BranchSpec &branch) {
     static const char *const phases[] = {"ANNULUS_PHASE_BLOCK", "ANNULUS_PHASE_INTERLEAVE", "ANNULUS_PHASE_FIXED"};
     static const char *const queries[] = {"ANNULUS_QUERY_DILATED", "ANNULUS_QUERY_RESIDUE", "ANNULUS_QUERY_EVERY"};
     static const char *const orders[] = {"ANNULUS_ORDER_LINEAR", "ANNULUS_ORDER_HILBERT"};
+    static const char *const kinds[] = {"ANNULUS_BRANCH_SEGMENTS", "ANNULUS_BRANCH_WINDOW", "ANNULUS_BRANCH_GLOBAL"};
     out << "{.segment = " << branch.segment << ", .dilation = " << branch.dilation
         << ", .phase = " << phases[branch.phase] << ", .residue = " << branch.residue
         << ", .query = " << queries[branch.query] << ", .order = " << orders[branch.order]
         << ", .width = " << branch.width << ", .first_head = " << branch.first_head
-        << ", .head_count = " << branch.head_count << "}";
+        << ", .head_count = " << branch.head_count << ", .kind = " << kinds[branch.kind] << ", .left = " << branch.left
+        << ", .right = " << branch.right << ", .first_global = " << branch.first_global
+        << ", .global_count = " << branch.global_count << ", .global_queries = " << branch.global_queries << "}";
 }
 
 static void print_numbers(std::ostream &out, const std::vector<std::int64_t> &numbers) {
@@ -83,6 +86,12 @@ Config make_config(const Problem &problem, annulus_engine engine) {
         branch.phase_rule = spec.phase;
         branch.query_rule = spec.query;
         branch.order = spec.order;
+        branch.kind = spec.kind;
+        branch.left = spec.left;
+        branch.right = spec.right;
+        branch.first_global = spec.first_global;
+        branch.global_count = spec.global_count;
+        branch.global_queries = spec.global_queries;
         check(annulus_config_add_branch(raw, &branch, nullptr));
     }
     check(annulus_config_set_causal(raw, problem.causal));

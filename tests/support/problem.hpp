@@ -27,7 +27,26 @@ struct BranchSpec {
     std::int64_t width = 0;
     std::int32_t first_head = 0;
     std::int32_t head_count = 0; // 0: all heads from first_head on
+    annulus_branch_kind kind = ANNULUS_BRANCH_SEGMENTS;
+    std::int64_t left = 0; // of a window; -1: unbounded
+    std::int64_t right = 0;
+    std::int64_t first_global = 0; // of global positions
+    std::int64_t global_count = 0;
+    bool global_queries = false;
 };
+
+// Returns a window that every query has.
+inline BranchSpec window_spec(std::int64_t left, std::int64_t right, std::int64_t dilation = 1) {
+    return {.dilation = dilation,
+            .query = ANNULUS_QUERY_RESIDUE,
+            .kind = ANNULUS_BRANCH_WINDOW,
+            .left = left,
+            .right = right};
+}
+
+inline BranchSpec global_spec(std::int64_t first, std::int64_t count, bool queries = false) {
+    return {.kind = ANNULUS_BRANCH_GLOBAL, .first_global = first, .global_count = count, .global_queries = queries};
+}
 
 // The problem's heads are heads first, first + 1, … of `total` heads. If total is 0, the problem has all heads.
 struct HeadShard {

@@ -36,6 +36,15 @@ class Generator {
         return p;
     }
 
+    Problem sliding_problem() {
+        Problem p = problem();
+        for (BranchSpec &b : p.branches)
+            if (chance(0.7))
+                b = chance(0.7) ? window(p, b) : global(p, b);
+        p.keys_once = chance(0.4);
+        return p;
+    }
+
   private:
     std::int64_t number(std::int64_t least, std::int64_t greatest) {
         return std::uniform_int_distribution<std::int64_t>(least, greatest)(engine_);
@@ -57,6 +66,28 @@ class Generator {
             b.first_head = static_cast<std::int32_t>(number(0, p.heads - 1));
             b.head_count = static_cast<std::int32_t>(number(1, p.heads - b.first_head));
         }
+        return b;
+    }
+
+    // Returns a window with the heads of another branch: often short, sometimes unbounded or longer than the sequence.
+    BranchSpec window(const Problem &p, const BranchSpec &other) {
+        const auto steps = [&] { return chance(0.1) ? -1 : chance(0.6) ? number(0, 9) : number(0, p.length + 3); };
+        BranchSpec b = window_spec(steps(), steps(), chance(0.5) ? 1 : number(2, 9));
+        b.first_head = other.first_head;
+        b.head_count = other.head_count;
+        b.phase = other.phase;
+        b.residue = other.residue;
+        if (chance(0.4))
+            b.query = ANNULUS_QUERY_DILATED;
+        return b;
+    }
+
+    // Returns global positions with the heads of another branch. Sometimes the sequence ends before or among them.
+    BranchSpec global(const Problem &p, const BranchSpec &other) {
+        BranchSpec b =
+            global_spec(chance(0.4) ? 0 : number(0, p.length + 2), number(1, chance(0.8) ? 5 : p.length), chance(0.5));
+        b.first_head = other.first_head;
+        b.head_count = other.head_count;
         return b;
     }
 
@@ -86,6 +117,10 @@ class Generator {
 
 Problem random_problem(std::uint64_t seed) {
     return Generator(seed).problem();
+}
+
+Problem random_sliding_problem(std::uint64_t seed) {
+    return Generator(seed).sliding_problem();
 }
 
 } // namespace annulus::test

@@ -53,6 +53,7 @@ const ANNULUS_FEATURE_KEY_RULE = annulus_feature(11) # annulus_key_rule
 const ANNULUS_FEATURE_EXCHANGE = annulus_feature(12) # annulus_exchange
 const ANNULUS_FEATURE_CALL_FLAG = annulus_feature(13) # annulus_call_flag, one bit of it
 const ANNULUS_FEATURE_COMM_FLAG = annulus_feature(14) # annulus_comm_flag, one bit of it
+const ANNULUS_FEATURE_BRANCH_KIND = annulus_feature(15) # annulus_branch_kind
 
 @doc raw"""
 Whether the loaded library knows `value` of an enumeration: 1 or 0, and 0 for every value of an enumeration that it
@@ -189,6 +190,14 @@ const ANNULUS_QUERY_RESIDUE = annulus_query_rule(1) # the query's residue equals
 const ANNULUS_QUERY_EVERY = annulus_query_rule(2) # the key's residue is phi, any query
 
 @doc raw"""
+What the keys of a branch are. The engines `reference` and `cpu` compute all kinds, in contexts without a
+communicator (comm.h). The engines `gemm`, `fused` and `mma` compute segments only, and refuse other kinds.
+""" const annulus_branch_kind = Int32
+const ANNULUS_BRANCH_SEGMENTS = annulus_branch_kind(0) # those of the query's segment (default)
+const ANNULUS_BRANCH_WINDOW = annulus_branch_kind(1) # those near the query: n + r j for -left <= j <= right, as far as they exist; when causal, for j <= 0 alone
+const ANNULUS_BRANCH_GLOBAL = annulus_branch_kind(2) # the positions first_global … first_global + global_count - 1, for every query. Those beyond the end of a sequence do not exist.
+
+@doc raw"""
 How the positions of a segment are numbered before every r-th is kept.
 """ const annulus_order = Int32
 const ANNULUS_ORDER_LINEAR = annulus_order(0) # 0, 1, 2, … (default)
@@ -250,7 +259,12 @@ end
 @doc raw"""
 A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r). Fields that
 are 0 behind w and r, as the macro sets them, are LongNet's branch: all heads, phase rule block, query rule dilated,
-linear order.
+linear order. ANNULUS_BRANCH_WINDOW_INIT(left, right, r) makes a window of all queries (query rule residue), and
+ANNULUS_BRANCH_GLOBAL_INIT(first, count) global keys.
+
+Windows and global positions have a segment length of 0 and the linear order, and no padding keys. A window's query
+rule is residue, or dilated: then a head has the queries of its phase alone, in positions modulo r. Global positions
+have dilation 1.
 """ struct annulus_branch
     size::Csize_t
     segment_length::Int64 # w >= 1 in positions, or 0 for the whole sequence
@@ -262,9 +276,15 @@ linear order.
     phase_rule::annulus_phase_rule # which residue a head uses
     query_rule::annulus_query_rule # which queries attend to which keys
     order::annulus_order # how the positions of a segment are numbered
+    left::Int64 # of ANNULUS_BRANCH_WINDOW: keys before the query, >= 0, or -1 for all; else 0
+    right::Int64 # of ANNULUS_BRANCH_WINDOW: keys after the query, >= 0, or -1 for all; else 0
+    first_global::Int64 # of ANNULUS_BRANCH_GLOBAL, >= 0; else 0
+    global_count::Int64 # of ANNULUS_BRANCH_GLOBAL, >= 1, first_global + global_count within int64; else 0
+    kind::annulus_branch_kind # what the keys are
+    global_queries::Int32 # of ANNULUS_BRANCH_GLOBAL, 1: the global positions as queries attend to every key, too; else 0
 end
 
-ANNULUS_BRANCH_INIT(segment_length, dilation) = annulus_branch(sizeof(annulus_branch), segment_length, dilation, 0, 0, 0, 0, ANNULUS_PHASE_BLOCK, ANNULUS_QUERY_DILATED, ANNULUS_ORDER_LINEAR)
+ANNULUS_BRANCH_INIT(segment_length, dilation) = annulus_branch(sizeof(annulus_branch), segment_length, dilation, 0, 0, 0, 0, ANNULUS_PHASE_BLOCK, ANNULUS_QUERY_DILATED, ANNULUS_ORDER_LINEAR, 0, 0, 0, 0, ANNULUS_BRANCH_SEGMENTS, 0)
 
 @doc raw"""
 Appends a branch. A config holds up to 65,536. index: receives the new branch's index, counted from 0; may be NULL.

@@ -105,12 +105,16 @@ template <class T> class CellBackward {
         const Segment segment = branch.segment(cell.segment);
         const ClassPair pair =
             clip(class_pair(branch, segment, residue), plan_.problem().queries, plan_.problem().keys);
-        const Progression keys = slice(pair.keys, cell.key_chunk * key_chunk, (cell.key_chunk + 1) * key_chunk);
-        const int queries = find_queries(pair, cell.query_chunk);
-        if (keys.count == 0 || queries == 0)
+        const Progression chunk = slice(pair.keys, cell.key_chunk * key_chunk, (cell.key_chunk + 1) * key_chunk);
+        if (chunk.count == 0 || pair.queries.count == 0)
+            return;
+        const std::int64_t query_chunk = schedule.query_chunk(cell, pair);
+        const int queries = query_chunk < 0 ? 0 : find_queries(pair, query_chunk);
+        if (queries == 0)
             return;
         const Span span = span_of(s_.query_positions, queries);
-        if (plan_.causal() && segment.curve.is_linear() && segment.position(keys.first) > span.high)
+        const Progression keys = clip(segment, chunk, branch.bounds().keys(span.low, span.high));
+        if (keys.count == 0)
             return;
         const std::int32_t group = plan_.problem().heads / plan_.problem().kv_heads;
         const Progression heads = branch.users(residue, cell.kv_head * group, (cell.kv_head + 1) * group);
@@ -142,7 +146,7 @@ template <class T> class CellBackward {
             if (n == 0)
                 continue;
             const Span span = span_of(s_.key_positions, n);
-            if (plan_.causal() && span.low > query_span.high)
+            if (!meets(branch.bounds(), query_span, span))
                 continue;
             repeated.meet(query_span, s_.key_positions, n, span);
             const bool k_is_finite = load_tile(k, s_.key_positions, n, d_, s_.k);
@@ -151,7 +155,7 @@ template <class T> class CellBackward {
                 load_tile(v, s_.key_positions, n, d_, s_.v);
                 std::fill_n(s_.d_k, n * d_, T{0});
             }
-            const KeyTile loaded{segment, n, span, k_is_finite};
+            const KeyTile loaded{segment, branch.bounds(), n, span, k_is_finite};
             for (int group = 0; group < queries; group += group_columns)
                 run_group(loaded, repeated, group, std::min(group_columns, queries - group), q_is_finite);
             add_tile(s_.d_v, s_.key_positions, n, d_v);
@@ -165,6 +169,7 @@ template <class T> class CellBackward {
     // The loaded tile of keys.
     struct KeyTile {
         const Segment &segment;
+        const KeyBounds &bounds;
         int count;
         Span span;
         bool k_is_finite;
@@ -173,34 +178,40 @@ template <class T> class CellBackward {
     // Adds what the tile of keys and `columns` queries, from number `group` of their tile on, add to the gradients.
     void run_group(const KeyTile &keys, const RepeatedKeys &repeated, int group, int columns, bool q_is_finite) const {
         const VectorKernels<T> &vector = vector_kernels<T>();
-        const bool causal = plan_.causal();
+        const KeyBounds &bounds = keys.bounds;
         const Span own = span_of(s_.query_positions + group, columns);
-        if (causal && keys.span.low > own.high)
+        if (!meets(bounds, own, keys.span))
             return;
-        const bool is_masked = causal && keys.span.high > own.low;
-        const int seen = is_masked ? visible_keys(keys.segment, s_.key_positions, keys.count, own.high) : keys.count;
-        const int offset = group * d_;
-        score_tile(seen, d_, s_.k, s_.q_t + offset, static_cast<T>(plan_.scale() * std::numbers::log2e), s_.scores);
+        const bool is_masked = !covers(bounds, own, keys.span);
+        const KeyRange seen =
+            is_masked ? visible_keys(keys.segment, s_.key_positions, keys.count, bounds, own) : KeyRange{0, keys.count};
+        const int offset = group * d_, key_offset = seen.first * d_;
+        score_tile(seen.count, d_, s_.k + key_offset, s_.q_t + offset,
+                   static_cast<T>(plan_.scale() * std::numbers::log2e), s_.scores);
         if (!only_v_)
-            score_tile(seen, d_, s_.v, s_.d_out_t + offset, T{1}, s_.d_scores);
-        vector.gradient(s_.scores, only_v_ ? nullptr : s_.d_scores, seen, s_.lse + group, s_.delta + group,
+            score_tile(seen.count, d_, s_.v + key_offset, s_.d_out_t + offset, T{1}, s_.d_scores);
+        vector.gradient(s_.scores, only_v_ ? nullptr : s_.d_scores, seen.count, s_.lse + group, s_.delta + group,
                         static_cast<T>(plan_.scale()));
         T *const matrices[] = {s_.scores, s_.d_scores};
         const std::span<T *const> found(matrices, only_v_ ? 1 : 2);
         if (is_masked) // after gradient(): NaN in LSE must not reach keys that the query does not see
             for (T *hidden : found)
-                vector.mask(hidden, seen, s_.key_positions, s_.query_positions + group, T{0});
+                for_each_masked(keys.segment, s_.key_positions, seen, bounds, own, [&](const KeyRange &keys_of_some) {
+                    vector.mask(hidden + (keys_of_some.first - seen.first) * group_columns, keys_of_some.count,
+                                s_.key_positions + keys_of_some.first, s_.query_positions + group, bounds.before,
+                                bounds.after, T{0});
+                });
         const bool has_repeated = repeated.meets(own);
         if (has_repeated)
             for (T *hidden : found)
-                repeated.hide(group, seen, hidden, T{0});
+                repeated.hide(group, s_.query_positions + group, seen, hidden, T{0});
         const bool skips_zeros_q = (is_masked || has_repeated) && !q_is_finite,
                    skips_zeros_k = (is_masked || has_repeated) && !keys.k_is_finite;
-        add_to_keys(skips_zeros_q, seen, d_, columns, s_.scores, s_.d_out + offset, s_.d_v);
+        add_to_keys(skips_zeros_q, seen.count, d_, columns, s_.scores, s_.d_out + offset, s_.d_v + key_offset);
         if (only_v_)
             return;
-        add_to_keys(skips_zeros_q, seen, d_, columns, s_.d_scores, s_.q + offset, s_.d_k);
-        add_to_queries(skips_zeros_k, columns, d_, seen, s_.d_scores, s_.k, s_.d_q + offset);
+        add_to_keys(skips_zeros_q, seen.count, d_, columns, s_.d_scores, s_.q + offset, s_.d_k + key_offset);
+        add_to_queries(skips_zeros_k, columns, d_, seen.count, s_.d_scores, s_.k + key_offset, s_.d_q + offset);
     }
 
     // Loads the tile's Q, dO, LSE and delta. Returns true if Q and dO are finite.

@@ -185,44 +185,50 @@ template <class T> class BlockForward {
         const HeadRows k(tensors_.k, at.b, kv_head, problem.keys.start, problem.key_stride);
         const HeadRows v(tensors_.v, at.b, kv_head, problem.keys.start, problem.key_stride);
         const auto scale_log2 = static_cast<T>(plan_.scale() * std::numbers::log2e);
-        const bool causal = plan_.causal();
-        const std::int64_t last_query = query_positions[count - 1]; // they ascend
-        const std::int64_t key_count = clip(segment, pair.keys, seen_keys(causal, last_query, problem.keys)).count;
+        const KeyBounds &bounds = branch.bounds();
+        const Span queries{query_positions[0], query_positions[count - 1]}; // they ascend
+        const Progression keys =
+            clip(segment, pair.keys, intersect(problem.keys, bounds.keys(queries.low, queries.high)));
         const int tile = key_tile(plan_.problem().head_dim);
         RepeatedKeys repeated(s_.repeated, plan_.earlier_branches(branch), at.head, query_positions, count);
-        for (std::int64_t from = 0; from < key_count; from += tile) {
-            const int n = fill_positions(segment, pair.keys, from, std::min<std::int64_t>(tile, key_count - from),
+        for (std::int64_t from = 0; from < keys.count; from += tile) {
+            const int n = fill_positions(segment, keys, from, std::min<std::int64_t>(tile, keys.count - from),
                                          problem.keys, s_.key_positions);
             if (n == 0)
                 continue;
             const Span span = span_of(s_.key_positions, n);
-            if (causal && span.low > last_query)
+            if (!meets(bounds, queries, span))
                 continue;
-            repeated.meet({query_positions[0], last_query}, s_.key_positions, n, span);
+            repeated.meet(queries, s_.key_positions, n, span);
             load_tile(k, s_.key_positions, n, d_, s_.k);
             const bool v_is_finite = load_tile(v, s_.key_positions, n, d_, s_.v);
             for (int group = 0; group < count; group += group_columns) {
                 const int columns = std::min(group_columns, count - group);
-                const std::int64_t last = query_positions[group + columns - 1];
-                if (causal && span.low > last)
+                const Span own{query_positions[group], query_positions[group + columns - 1]};
+                if (!meets(bounds, own, span))
                     continue;
-                const bool is_masked = causal && span.high > query_positions[group];
-                const int seen = is_masked ? visible_keys(segment, s_.key_positions, n, last) : n;
-                score_tile(seen, d_, s_.k, s_.q_t + group * d_, scale_log2, s_.scores);
-                if (is_masked) {
+                const bool is_masked = !covers(bounds, own, span);
+                const KeyRange seen =
+                    is_masked ? visible_keys(segment, s_.key_positions, n, bounds, own) : KeyRange{0, n};
+                score_tile(seen.count, d_, s_.k + seen.first * d_, s_.q_t + group * d_, scale_log2, s_.scores);
+                const bool has_repeated = repeated.meets(own);
+                if (is_masked || has_repeated)
                     std::copy_n(query_positions + group, columns, s_.masking_positions);
-                    vector.mask(s_.scores, seen, s_.key_positions, s_.masking_positions,
-                                -std::numeric_limits<T>::infinity());
-                }
-                const bool has_repeated = repeated.meets({query_positions[group], last});
+                if (is_masked)
+                    for_each_masked(segment, s_.key_positions, seen, bounds, own, [&](const KeyRange &keys_of_some) {
+                        vector.mask(s_.scores + (keys_of_some.first - seen.first) * group_columns, keys_of_some.count,
+                                    s_.key_positions + keys_of_some.first, s_.masking_positions, bounds.before,
+                                    bounds.after, -std::numeric_limits<T>::infinity());
+                    });
                 if (has_repeated)
-                    repeated.hide(group, seen, s_.scores, -std::numeric_limits<T>::infinity());
+                    repeated.hide(group, s_.masking_positions, seen, s_.scores, -std::numeric_limits<T>::infinity());
                 T *o = s_.tile_o + group * d_;
-                if (vector.softmax(s_.scores, seen, s_.tile_m + group, s_.tile_l + group, s_.correction))
+                if (vector.softmax(s_.scores, seen.count, s_.tile_m + group, s_.tile_l + group, s_.correction))
                     for (int c = 0; c < columns; ++c)
                         if (s_.correction[c] != T{1})
                             vector.scale(o + c * d_, s_.correction[c], d_);
-                add_to_queries((is_masked || has_repeated) && !v_is_finite, columns, d_, seen, s_.scores, s_.v, o);
+                add_to_queries((is_masked || has_repeated) && !v_is_finite, columns, d_, seen.count, s_.scores,
+                               s_.v + seen.first * d_, o);
             }
         }
         store_state(at, query_positions, count);

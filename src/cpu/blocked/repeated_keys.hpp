@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The key rule `once`: hides the pairs of a tile that an earlier branch has as well, because they count there. Queries
-// and keys are compared by their classes in the earlier branch (class_pairs.hpp), which are found once for a tile. An
-// earlier branch is skipped if none of its segments meets both sides of the tile.
+// and keys are compared by their classes in the earlier branch (class_pairs.hpp), which are found once for a tile, and
+// in a window also by their distance. An earlier branch is skipped if no query of the tile can have a key of it.
 #pragma once
 
 #include "core/class_pairs.hpp"
@@ -22,7 +22,7 @@ class RepeatedKeys {
         std::int64_t *query_classes; // [query_tile], -1 for a query without class
         std::int64_t *key_classes;   // [key_tile]
         bool has_queries;            // query_classes has been filled
-        bool meets_keys;             // a segment of the branch meets the queries and the keys
+        bool meets_keys;             // queries of the tile may have keys of the tile in the branch
     };
 
     // Books a table for each branch that may come before another.
@@ -52,7 +52,7 @@ class RepeatedKeys {
         for (std::size_t i = 0; i < earlier_.size(); ++i) {
             const BranchPlan &branch = earlier_[i];
             Table &table = tables_[i];
-            table.meets_keys = branch.serves(head_) && segment_meets(branch, window(queries), window(span));
+            table.meets_keys = branch.serves(head_) && may_attend(branch, window(queries), window(span));
             if (!table.meets_keys)
                 continue;
             meets_ = true;
@@ -61,7 +61,8 @@ class RepeatedKeys {
             for (int k = 0; k < count; ++k)
                 table.key_classes[k] = class_of_key(branch, keys[k]);
         }
-        keys_ = span;
+        keys_ = keys;
+        key_span_ = span;
     }
 
     // True if some of the keys may be repeated for the queries in a span.
@@ -69,17 +70,27 @@ class RepeatedKeys {
         if (!meets_)
             return false;
         for (std::size_t i = 0; i < earlier_.size(); ++i)
-            if (tables_[i].meets_keys && segment_meets(earlier_[i], window(queries), window(keys_)))
+            if (tables_[i].meets_keys && may_attend(earlier_[i], window(queries), window(key_span_)))
                 return true;
         return false;
     }
 
-    // Sets the scores of repeated keys to `value`, for the queries from index `group` on and the first `keys` keys.
-    template <class T> void hide(int group, int keys, T *scores, T value) const {
-        for (std::size_t i = 0; i < earlier_.size(); ++i)
-            if (tables_[i].meets_keys)
-                vector_kernels<T>().mask_equal(scores, keys, tables_[i].key_classes, tables_[i].query_classes + group,
-                                               value);
+    // Sets the scores of repeated keys to `value`, for a range of keys and the queries from index `group` on, whose
+    // positions are `queries`.
+    template <class T>
+    void hide(int group, const std::int64_t *queries, const KeyRange &keys, T *scores, T value) const {
+        for (std::size_t i = 0; i < earlier_.size(); ++i) {
+            if (!tables_[i].meets_keys)
+                continue;
+            const KeyBounds &bounds = earlier_[i].bounds();
+            const std::int64_t *const key_classes = tables_[i].key_classes + keys.first;
+            const std::int64_t *const query_classes = tables_[i].query_classes + group;
+            if (earlier_[i].kind() == ANNULUS_BRANCH_WINDOW)
+                vector_kernels<T>().mask_equal_near(scores, keys.count, key_classes, query_classes, keys_ + keys.first,
+                                                    queries, bounds.before, bounds.after, value);
+            else
+                vector_kernels<T>().mask_equal(scores, keys.count, key_classes, query_classes, value);
+        }
     }
 
   private:
@@ -98,7 +109,8 @@ class RepeatedKeys {
     const std::int64_t *queries_;
     int count_;
     bool meets_ = false;
-    Span keys_{};
+    const std::int64_t *keys_ = nullptr; // positions of the tile's keys
+    Span key_span_{};
 };
 
 } // namespace annulus

@@ -121,11 +121,47 @@ inline int fill_positions(const Segment &segment, const Progression &places, std
     return filled;
 }
 
-// Returns how many keys of a tile a query at or before `last` may see: if positions ascend, the keys up to `last`.
-inline int visible_keys(const Segment &segment, const std::int64_t *positions, int count, std::int64_t last) {
-    return segment.curve.is_linear()
-               ? static_cast<int>(std::upper_bound(positions, positions + count, last) - positions)
-               : count;
+// Keys first … first + count - 1 of a tile.
+struct KeyRange {
+    int first, count;
+};
+
+// Returns the keys of a tile that some query of a span may see. If positions do not ascend, these are all keys.
+inline KeyRange visible_keys(const Segment &segment, const std::int64_t *positions, int count, const KeyBounds &bounds,
+                             const Span &queries) {
+    if (!segment.curve.is_linear())
+        return {0, count};
+    const Window seen = bounds.keys(queries.low, queries.high);
+    const auto index_from = [&](std::int64_t position) {
+        return static_cast<int>(std::lower_bound(positions, positions + count, position) - positions);
+    };
+    const int first = index_from(seen.start);
+    return {first, index_from(seen.end()) - first};
+}
+
+// Calls use(keys) for the keys of a range that some query of a span does not see. If positions do not ascend, these are
+// all keys of the range.
+template <class Use>
+void for_each_masked(const Segment &segment, const std::int64_t *positions, const KeyRange &range,
+                     const KeyBounds &bounds, const Span &queries, Use use) {
+    if (!segment.curve.is_linear()) {
+        use(range);
+        return;
+    }
+    const std::int64_t *const begin = positions + range.first, *const end = begin + range.count;
+    const std::int64_t *const seen_by_all = std::lower_bound(begin, end, queries.high - bounds.before);
+    const std::int64_t *const after_all = std::lower_bound(seen_by_all, end, queries.low + bounds.after + 1);
+    if (begin != seen_by_all)
+        use(KeyRange{range.first, static_cast<int>(seen_by_all - begin)});
+    if (after_all != end)
+        use(KeyRange{static_cast<int>(after_all - positions), static_cast<int>(end - after_all)});
+}
+
+inline bool meets(const KeyBounds &bounds, const Span &queries, const Span &keys) {
+    return bounds.meets(queries.low, queries.high, keys.low, keys.high);
+}
+inline bool covers(const KeyBounds &bounds, const Span &queries, const Span &keys) {
+    return bounds.covers(queries.low, queries.high, keys.low, keys.high);
 }
 
 } // namespace annulus

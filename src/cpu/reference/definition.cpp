@@ -91,6 +91,12 @@ int Definition::multiplicity(std::int64_t n, std::int64_t m, std::int32_t h) con
         const std::int64_t *segment = segments(i), *residue = residues(i);
         if (!serves(branch, h) || segment[n] != segment[m])
             continue;
+        if (branch.kind == ANNULUS_BRANCH_GLOBAL) {
+            count += is_global(branch, m) || (branch.has_global_queries && is_global(branch, n));
+            continue;
+        }
+        if (branch.kind == ANNULUS_BRANCH_WINDOW && !is_near(branch, n, m))
+            continue;
         switch (branch.query_rule) {
         case ANNULUS_QUERY_DILATED:
             count += residue[n] == phase(branch, h) && residue[m] == phase(branch, h);
@@ -113,7 +119,8 @@ std::int64_t Definition::zero_keys(std::int64_t n, std::int32_t h) const {
     for (std::size_t i = 0; i < pattern_.branches.size(); ++i) {
         const Branch &branch = pattern_.branches[i];
         const std::int64_t *segment = segments(i), *residue = residues(i);
-        if (!serves(branch, h) || (branch.query_rule == ANNULUS_QUERY_DILATED && residue[n] != phase(branch, h)))
+        if (!serves(branch, h) || branch.kind != ANNULUS_BRANCH_SEGMENTS ||
+            (branch.query_rule == ANNULUS_QUERY_DILATED && residue[n] != phase(branch, h)))
             continue;
         const std::int64_t wanted = branch.query_rule == ANNULUS_QUERY_RESIDUE ? residue[n] : phase(branch, h);
         const std::int64_t w = std::min(segment_length(branch), problem_.sequence_length), r = branch.dilation;
@@ -122,6 +129,16 @@ std::int64_t Definition::zero_keys(std::int64_t n, std::int32_t h) const {
             count -= segment[m] == segment[n] && residue[m] == wanted;
     }
     return count;
+}
+
+bool Definition::is_global(const Branch &branch, std::int64_t position) {
+    return position >= branch.first_global && position < branch.first_global + branch.global_count;
+}
+
+bool Definition::is_near(const Branch &branch, std::int64_t n, std::int64_t m) {
+    const std::int64_t r = branch.dilation, distance = std::abs(m - n), steps = distance / r,
+                       limit = m < n ? branch.left : branch.right;
+    return distance % r == 0 && (limit < 0 || steps <= limit);
 }
 
 std::int64_t Definition::segment_length(const Branch &branch) const {

@@ -28,6 +28,10 @@ class Definition {
     std::int64_t zero_keys(std::int64_t n, std::int32_t h) const;
 
   private:
+    // True if a position is one of a branch's global positions.
+    static bool is_global(const Branch &branch, std::int64_t position);
+    // True if key m is in the window of query n.
+    static bool is_near(const Branch &branch, std::int64_t n, std::int64_t m);
     std::int64_t segment_length(const Branch &branch) const;
     std::int32_t head_count(const Branch &branch) const;
     // Returns a head of the call relative to the branch's first head.

@@ -42,10 +42,15 @@ template <class T> struct VectorKernels {
     void (*scale)(T *target, T factor, int n);
     // Sum of a * b over n (a multiple of 8) elements.
     T (*dot)(const T *a, const T *b, int n);
-    // Sets S[i][c] to `value` wherever key_position[i] > query_position[c].
-    void (*mask)(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position, T value);
+    // Sets S[i][c] to `value` wherever key_position[i] - query_position[c] is not from -before to after.
+    void (*mask)(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position,
+                 std::int64_t before, std::int64_t after, T value);
     // Sets S[i][c] to `value` wherever key_class[i] == query_class[c].
     void (*mask_equal)(T *scores, int keys, const std::int64_t *key_class, const std::int64_t *query_class, T value);
+    // Does so only where key_position[i] - query_position[c] is from -before to after.
+    void (*mask_equal_near)(T *scores, int keys, const std::int64_t *key_class, const std::int64_t *query_class,
+                            const std::int64_t *key_position, const std::int64_t *query_position, std::int64_t before,
+                            std::int64_t after, T value);
     // Does one step of the running softmax. Replaces S by P = 2^(S - m'), where m' is the maximum of m and the tile.
     // Sets m = m', correction = 2^(m - m'), l = l * correction + sum of P. Returns true if any correction is not 1.
     bool (*softmax)(T *scores, int keys, T *m, T *l, T *correction);

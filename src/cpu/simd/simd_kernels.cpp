@@ -130,11 +130,15 @@ template <class T> void gradient(T *scores, T *d_probability, int keys, const T 
 }
 
 template <class T>
-void mask(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position, T value) {
-    for (int key = 0; key < keys; ++key)
-        for (int c = 0; c < group_columns; ++c)
-            scores[key * group_columns + c] =
-                key_position[key] > query_position[c] ? value : scores[key * group_columns + c];
+void mask(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position,
+          std::int64_t before, std::int64_t after, T value) {
+    for (int key = 0; key < keys; ++key) {
+        const std::int64_t first = key_position[key] - after, last = key_position[key] + before;
+        for (int c = 0; c < group_columns; ++c) {
+            const bool is_hidden = (query_position[c] < first) | (query_position[c] > last);
+            scores[key * group_columns + c] = is_hidden ? value : scores[key * group_columns + c];
+        }
+    }
 }
 
 template <class T>
@@ -143,6 +147,20 @@ void mask_equal(T *scores, int keys, const std::int64_t *key_class, const std::i
         for (int c = 0; c < group_columns; ++c)
             scores[key * group_columns + c] =
                 key_class[key] == query_class[c] ? value : scores[key * group_columns + c];
+}
+
+template <class T>
+void mask_equal_near(T *scores, int keys, const std::int64_t *key_class, const std::int64_t *query_class,
+                     const std::int64_t *key_position, const std::int64_t *query_position, std::int64_t before,
+                     std::int64_t after, T value) {
+    for (int key = 0; key < keys; ++key) {
+        const std::int64_t first = key_position[key] - after, last = key_position[key] + before;
+        for (int c = 0; c < group_columns; ++c) {
+            const bool is_hidden =
+                (query_class[c] == key_class[key]) & (query_position[c] >= first) & (query_position[c] <= last);
+            scores[key * group_columns + c] = is_hidden ? value : scores[key * group_columns + c];
+        }
+    }
 }
 
 template <class T> void add(T *target, const T *source, int n) {
@@ -273,9 +291,11 @@ void store_double_row(annulus_dtype, const double *source, double factor, int n,
 extern const VectorKernels<float> float_kernels;
 extern const VectorKernels<double> double_kernels;
 
-const VectorKernels<float> float_kernels = {multiply<float>, load_float_row, store_float_row, add, scale, dot, mask,
-                                            mask_equal,      softmax,        gradient};
+const VectorKernels<float> float_kernels = {
+    multiply<float>, load_float_row,  store_float_row, add,     scale, dot, mask,
+    mask_equal,      mask_equal_near, softmax,         gradient};
 const VectorKernels<double> double_kernels = {
-    multiply<double>, load_double_row, store_double_row, add, scale, dot, mask, mask_equal, softmax, gradient};
+    multiply<double>, load_double_row, store_double_row, add,     scale, dot, mask,
+    mask_equal,       mask_equal_near, softmax,          gradient};
 
 } // namespace annulus::ANNULUS_SIMD

@@ -30,6 +30,8 @@ namespace {
 
 const char *refusal(const Plan &plan) {
     const Problem &problem = plan.problem();
+    if (const char *reason = kind_refusal(plan.pattern()))
+        return reason;
     if (!(plan.scale() > 0))
         return "the scale is not above 0";
     // In float32, as the kernel has the scale and its inverse.

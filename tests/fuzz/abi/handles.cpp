@@ -55,6 +55,13 @@ annulus_branch branch_of(Input &input) {
         branch.first_head = input.number32(0, 2);
         branch.head_count = input.number32(0, 2);
     }
+    if (input.once_in(4)) {
+        branch = ANNULUS_BRANCH_WINDOW_INIT(input.number(-1, 9), input.number(-1, 9), input.number(1, 6));
+        branch.query_rule = input.choice(ANNULUS_QUERY_DILATED, ANNULUS_QUERY_EVERY);
+    } else if (input.once_in(4)) {
+        branch = ANNULUS_BRANCH_GLOBAL_INIT(input.number(0, 24), input.number(1, 6));
+        branch.global_queries = input.number32(0, 1);
+    }
     return branch;
 }
 

@@ -46,6 +46,8 @@ pub const ANNULUS_FEATURE_EXCHANGE: annulus_feature = 12;
 pub const ANNULUS_FEATURE_CALL_FLAG: annulus_feature = 13;
 /// annulus_comm_flag, one bit of it
 pub const ANNULUS_FEATURE_COMM_FLAG: annulus_feature = 14;
+/// annulus_branch_kind
+pub const ANNULUS_FEATURE_BRANCH_KIND: annulus_feature = 15;
 
 /// How a call ended.
 pub type annulus_status = i32;
@@ -129,6 +131,16 @@ pub const ANNULUS_QUERY_RESIDUE: annulus_query_rule = 1;
 /// the key's residue is phi, any query
 pub const ANNULUS_QUERY_EVERY: annulus_query_rule = 2;
 
+/// What the keys of a branch are. The engines `reference` and `cpu` compute all kinds, in contexts without a
+/// communicator (comm.h). The engines `gemm`, `fused` and `mma` compute segments only, and refuse other kinds.
+pub type annulus_branch_kind = i32;
+/// those of the query's segment (default)
+pub const ANNULUS_BRANCH_SEGMENTS: annulus_branch_kind = 0;
+/// those near the query: n + r j for -left <= j <= right, as far as they exist; when causal, for j <= 0 alone
+pub const ANNULUS_BRANCH_WINDOW: annulus_branch_kind = 1;
+/// the positions first_global … first_global + global_count - 1, for every query. Those beyond the end of a sequence do not exist.
+pub const ANNULUS_BRANCH_GLOBAL: annulus_branch_kind = 2;
+
 /// How the positions of a segment are numbered before every r-th is kept.
 pub type annulus_order = i32;
 /// 0, 1, 2, … (default)
@@ -172,7 +184,12 @@ pub const ANNULUS_ENGINE_MMA: annulus_engine = 5;
 
 /// A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r). Fields that
 /// are 0 behind w and r, as the macro sets them, are LongNet's branch: all heads, phase rule block, query rule dilated,
-/// linear order.
+/// linear order. ANNULUS_BRANCH_WINDOW_INIT(left, right, r) makes a window of all queries (query rule residue), and
+/// ANNULUS_BRANCH_GLOBAL_INIT(first, count) global keys.
+///
+/// Windows and global positions have a segment length of 0 and the linear order, and no padding keys. A window's query
+/// rule is residue, or dilated: then a head has the queries of its phase alone, in positions modulo r. Global positions
+/// have dilation 1.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_branch {
@@ -195,6 +212,18 @@ pub struct annulus_branch {
     pub query_rule: annulus_query_rule,
     /// how the positions of a segment are numbered
     pub order: annulus_order,
+    /// of ANNULUS_BRANCH_WINDOW: keys before the query, >= 0, or -1 for all; else 0
+    pub left: i64,
+    /// of ANNULUS_BRANCH_WINDOW: keys after the query, >= 0, or -1 for all; else 0
+    pub right: i64,
+    /// of ANNULUS_BRANCH_GLOBAL, >= 0; else 0
+    pub first_global: i64,
+    /// of ANNULUS_BRANCH_GLOBAL, >= 1, first_global + global_count within int64; else 0
+    pub global_count: i64,
+    /// what the keys are
+    pub kind: annulus_branch_kind,
+    /// of ANNULUS_BRANCH_GLOBAL, 1: the global positions as queries attend to every key, too; else 0
+    pub global_queries: i32,
 }
 
 #[allow(non_snake_case)]
@@ -210,6 +239,12 @@ pub const fn ANNULUS_BRANCH_INIT(segment_length: i64, dilation: i64) -> annulus_
         phase_rule: ANNULUS_PHASE_BLOCK,
         query_rule: ANNULUS_QUERY_DILATED,
         order: ANNULUS_ORDER_LINEAR,
+        left: 0,
+        right: 0,
+        first_global: 0,
+        global_count: 0,
+        kind: ANNULUS_BRANCH_SEGMENTS,
+        global_queries: 0,
     }
 }
 

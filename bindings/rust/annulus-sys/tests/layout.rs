@@ -36,7 +36,8 @@ fn structs_lie_as_in_c() {
     let mine = layout! {
         annulus_tensor { data, dtype, ndim, shape, stride }
         annulus_branch {
-            size, segment_length, dilation, residue, grid_width, first_head, head_count, phase_rule, query_rule, order
+            size, segment_length, dilation, residue, grid_width, first_head, head_count, phase_rule, query_rule, order,
+            left, right, first_global, global_count, kind, global_queries
         }
         annulus_allocator { size, allocate, release, user }
         annulus_call_options { size, flags, query_start, sequence_count, sequence_starts, sequence_lengths }
