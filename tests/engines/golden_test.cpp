@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engines and the plain formula against results of LongNet's published code: ../golden/longnet.txt. That file says
-// how they were made and what the inputs are.
+// The engines and the plain formula against results of published code: LongNet's, Longformer's and NATTEN's, in
+// ../golden. Each file says how its results were made and what the inputs are.
 #include "support/compare.hpp"
 #include "support/plain.hpp"
+#include "support/window.hpp"
 
 #include <gtest/gtest.h>
 
@@ -21,26 +22,50 @@ struct Golden {
     std::vector<double> out;
 };
 
-Problem read_problem(std::istream &line) {
-    Problem problem;
-    problem.branches.clear();
-    if (!(line >> problem.batch >> problem.length >> problem.heads >> problem.dim >> problem.causal))
-        throw std::runtime_error("not a problem");
+// Reads the rest of a problem's line.
+using ReadProblem = void (*)(std::istream &line, Problem &problem);
+
+void read_longnet(std::istream &line, Problem &problem) {
+    line >> problem.causal;
     for (BranchSpec branch; line >> branch.segment >> branch.dilation;)
         problem.branches.push_back(branch);
     problem.zero_keys = !problem.causal;
+}
+
+void read_longformer(std::istream &line, Problem &problem) {
+    std::int64_t window = 0, dilation = 0, first = 0, count = 0;
+    line >> window >> dilation >> first >> count;
+    problem.branches = {window_spec(window, window, dilation)};
+    if (count > 0)
+        problem.branches.push_back(global_spec(first, count, true));
+    problem.keys_once = true;
+}
+
+void read_natten(std::istream &line, Problem &problem) {
+    std::int64_t kernel = 0, dilation = 0;
+    line >> kernel >> dilation >> problem.causal;
+    problem.branches = {problem.causal ? window_spec(kernel - 1, 0, dilation)
+                                       : window_spec(kernel / 2, kernel / 2 + kernel % 2 - 1, dilation)};
+}
+
+Problem read_problem(std::istream &line, ReadProblem read_rest) {
+    Problem problem;
+    problem.branches.clear();
+    if (!(line >> problem.batch >> problem.length >> problem.heads >> problem.dim))
+        throw std::runtime_error("not a problem");
+    read_rest(line, problem);
     return problem;
 }
 
-std::vector<Golden> read_golden() {
+std::vector<Golden> read_golden(const std::string &name, ReadProblem read_rest) {
     const char *const folder = std::getenv("ANNULUS_GOLDEN");
-    std::ifstream file(std::string(folder ? folder : "tests/golden") + "/longnet.txt");
+    std::ifstream file(std::string(folder ? folder : "tests/golden") + "/" + name + ".txt");
     std::vector<Golden> all;
     for (std::string line; std::getline(file, line);) {
         std::istringstream words(line);
         if (line.starts_with("problem")) {
             words.ignore(7);
-            all.push_back({read_problem(words), {}});
+            all.push_back({read_problem(words, read_rest), {}});
         } else if (!line.starts_with("#")) {
             for (double value; words >> value;)
                 all.back().out.push_back(value);
@@ -64,23 +89,50 @@ Inputs inputs_of(const Problem &problem, std::uint32_t number) {
     return inputs;
 }
 
-TEST(Golden, OutputsOfLongNetsPublishedCode) {
-    const std::vector<Golden> all = read_golden();
-    ASSERT_EQ(all.size(), 8) << "in the folder ANNULUS_GOLDEN";
+std::vector<double> all_rows(const Problem &, const std::vector<double> &out) {
+    return out;
+}
+
+// Returns the rows whose windows the ends of the sequence do not cut.
+std::vector<double> rows_of_whole_windows(const Problem &problem, const std::vector<double> &out) {
+    const BranchSpec &window = problem.branches[0];
+    if (problem.causal)
+        return out;
+    const std::int64_t first = window.left * window.dilation, end = problem.length - window.right * window.dilation;
+    return slice(out, problem.batch, problem.length, first, end - first);
+}
+
+void expect_golden(const std::vector<Golden> &all, std::size_t count,
+                   std::vector<double> (*rows)(const Problem &, const std::vector<double> &)) {
+    ASSERT_EQ(all.size(), count) << "in the folder ANNULUS_GOLDEN";
     std::uint32_t number = 0;
     for (const Golden &golden : all) {
         Problem problem = golden.problem;
         SCOPED_TRACE(testing::Message() << problem);
         const Inputs inputs = inputs_of(problem, ++number);
-        expect_near("out of plain", plain(problem, inputs, ANNULUS_FLOAT64).out, golden.out, 1e-12);
+        const std::vector<double> wanted = rows(problem, golden.out);
+        ASSERT_FALSE(wanted.empty());
+        expect_near("out of plain", rows(problem, plain(problem, inputs, ANNULUS_FLOAT64).out), wanted, 1e-12);
         for (const auto dtype : {ANNULUS_FLOAT64, ANNULUS_FLOAT32})
             for (const auto engine : {ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU}) {
                 SCOPED_TRACE(annulus_engine_name(engine));
                 problem.dtype = dtype;
-                expect_near("out", run(problem, inputs, {.engine = engine, .backward = false}).out, golden.out,
-                            tolerance_of(dtype));
+                const Results results = run(problem, inputs, {.engine = engine, .backward = false});
+                expect_near("out", rows(problem, results.out), wanted, tolerance_of(dtype));
             }
     }
+}
+
+TEST(Golden, OutputsOfLongNetsPublishedCode) {
+    expect_golden(read_golden("longnet", read_longnet), 8, all_rows);
+}
+
+TEST(Golden, OutputsOfLongformersPublishedCode) {
+    expect_golden(read_golden("longformer", read_longformer), 12, all_rows);
+}
+
+TEST(Golden, OutputsOfNattensPublishedMask) {
+    expect_golden(read_golden("natten", read_natten), 12, rows_of_whole_windows);
 }
 
 } // namespace
