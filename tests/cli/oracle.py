@@ -43,8 +43,10 @@ def hilbert_places(length, width):
 
 
 def branch_keys(n, heads, w, r, first_head=0, head_count=None, phase="block", query="dilated", order="linear", width=0,
-                zero_keys=False):
-    """Returns how often query i attends to key j for each head, [H, N, N], and to keys of score and value 0, [H, N]."""
+                zero_keys=False, window=None, tokens=None):
+    """Returns how often query i attends to key j for each head, [H, N, N], and to keys of score and value 0, [H, N].
+
+    window: (left, right), steps of r; -1: no limit. tokens: (first, count, whether they attend to every key)."""
     w = min(w or n, n)
     head_count = head_count or heads
     keys, zeros = np.zeros((heads, n, n), int), np.zeros((heads, n), int)
@@ -56,6 +58,16 @@ def branch_keys(n, heads, w, r, first_head=0, head_count=None, phase="block", qu
             place[segment == s] = hilbert_places(length, width)
     residue = place % r
     same_segment = segment[:, None] == segment[None, :]
+    zero_keys = zero_keys and window is None and tokens is None
+    if window is not None:
+        ahead = np.arange(n)[None, :] - np.arange(n)[:, None]
+        left, right = (n if steps == -1 else steps * r for steps in window)
+        same_segment = (ahead >= -left) & (ahead <= right)
+    if tokens is not None:
+        first, count, queries = tokens
+        is_token = (np.arange(n) >= first) & (np.arange(n) < first + count)
+        keys[first_head:first_head + head_count] = is_token[None, :] | (is_token[:, None] if queries else False)
+        return keys, zeros
     for h in range(head_count):
         phi = {"block": h // -(-head_count // r), "interleave": h % r}.get(phase)
         if phi is None:

@@ -7,6 +7,11 @@ const QUERIES = (
     every = LibAnnulus.ANNULUS_QUERY_EVERY,
 )
 const ORDERS = (linear = LibAnnulus.ANNULUS_ORDER_LINEAR, hilbert = LibAnnulus.ANNULUS_ORDER_HILBERT)
+const KINDS = (
+    segments = LibAnnulus.ANNULUS_BRANCH_SEGMENTS,
+    window = LibAnnulus.ANNULUS_BRANCH_WINDOW,
+    global_positions = LibAnnulus.ANNULUS_BRANCH_GLOBAL,
+)
 const PADDINGS = (exact = LibAnnulus.ANNULUS_PADDING_EXACT, zero_keys = LibAnnulus.ANNULUS_PADDING_ZERO_KEYS)
 const KEY_RULES = (each_branch = LibAnnulus.ANNULUS_KEY_EACH_BRANCH, once = LibAnnulus.ANNULUS_KEY_ONCE)
 const EXCHANGES = (
@@ -47,6 +52,12 @@ struct Branch
     query::Symbol
     order::Symbol
     grid_width::Int64
+    kind::Symbol
+    left::Int64
+    right::Int64
+    first_global::Int64 # counted from 1; 0 for other kinds
+    global_count::Int64
+    global_queries::Bool
 end
 
 function Branch(
@@ -57,10 +68,46 @@ function Branch(
     query = :dilated,
     order = :linear,
     grid_width = 0,
+    kind = :segments,
+    left = 0,
+    right = 0,
+    first_global = 0,
+    global_count = 0,
+    global_queries = false,
 )
     range = heads === nothing ? nothing : UnitRange{Int}(heads)
-    return Branch(segment_length, dilation, range, phase isa Symbol ? phase : Int64(phase), query, order, grid_width)
+    residue = phase isa Symbol ? phase : Int64(phase)
+    own = kind, left, right, first_global, global_count, global_queries
+    return Branch(segment_length, dilation, range, residue, query, order, grid_width, own...)
 end
+
+"""
+    window(left, right; dilation=1, heads=nothing, phase=:block, query=:residue)
+
+A branch whose keys are near the query: a query at position n attends to the keys n + j · `dilation`, for
+-`left` <= j <= `right`, as far as they exist. A side of -1 has no limit. In a causal config no key is after the query.
+
+* `heads` and `phase`: as for [`Branch`](@ref).
+* `query`: `:residue`, every query; `:dilated`, a head's phase alone: n modulo the dilation, counted from 0, is the phase.
+"""
+window(left, right; dilation = 1, query = :residue, options...) =
+    Branch(0, dilation; kind = :window, left, right, query, options...)
+
+"""
+    global_tokens(positions; queries=false, heads=nothing)
+
+A branch whose keys are `positions`, a range counted from 1, for every query. Positions beyond the end of a sequence do not
+exist. With `queries` these positions attend to every key, too.
+"""
+global_tokens(positions::AbstractUnitRange; queries = false, heads = nothing) = Branch(
+    0,
+    1;
+    heads,
+    kind = :global_positions,
+    first_global = first(positions),
+    global_count = length(positions),
+    global_queries = queries,
+)
 
 Base.convert(::Type{Branch}, pair::Tuple{Integer,Integer}) = Branch(pair...)
 
@@ -166,6 +213,12 @@ function branches(config::Config)
             query = name_of(raw.query_rule, QUERIES),
             order = name_of(raw.order, ORDERS),
             grid_width = raw.grid_width,
+            kind = name_of(raw.kind, KINDS),
+            left = raw.left,
+            right = raw.right,
+            first_global = raw.kind == LibAnnulus.ANNULUS_BRANCH_GLOBAL ? raw.first_global + 1 : 0,
+            global_count = raw.global_count,
+            global_queries = raw.global_queries != 0,
         )
     end
 end
@@ -234,6 +287,12 @@ function add_branch(config, branch)
         rule,
         pick("query", branch.query, QUERIES),
         pick("order", branch.order, ORDERS),
+        branch.left,
+        branch.right,
+        branch.kind == :global_positions ? branch.first_global - 1 : 0,
+        branch.global_count,
+        pick("kind", branch.kind, KINDS),
+        branch.global_queries,
     )
     check(LibAnnulus.annulus_config_add_branch(config, Ref(raw), C_NULL))
     return nothing

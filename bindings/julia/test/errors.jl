@@ -95,6 +95,8 @@ end
         Annulus.Branch(24, 5),
         Annulus.Branch(0, 7; heads = 4:5, phase = 9, query = :every),
         Annulus.Branch(60, 4; heads = 6:typemax(Int32), phase = :interleave, query = :residue, order = :hilbert, grid_width = 12),
+        Annulus.window(5, -1; dilation = 3, heads = 4:5, phase = 9, query = :dilated),
+        Annulus.global_tokens(9:10; queries = true),
     ]
     wanted = (
         causal = true,

@@ -32,6 +32,8 @@ function compare(code, T)
         (16, 1),
         Annulus.Branch(64, 4; phase = :interleave, heads = 2:4),
         Annulus.Branch(0, 3; query = :residue),
+        Annulus.window(5, 2; dilation = 3, heads = 2:typemax(Int32)),
+        Annulus.global_tokens(8:9; queries = true),
     ]
     options = (causal = true, scale = 0.3)
     out, lse = attention(q, k, v; branches = branches, return_lse = true, options...)

@@ -12,6 +12,11 @@ QUERIES = {
     "every": _capi.ANNULUS_QUERY_EVERY,
 }
 ORDERS = {"linear": _capi.ANNULUS_ORDER_LINEAR, "hilbert": _capi.ANNULUS_ORDER_HILBERT}
+KINDS = {
+    "segments": _capi.ANNULUS_BRANCH_SEGMENTS,
+    "window": _capi.ANNULUS_BRANCH_WINDOW,
+    "global": _capi.ANNULUS_BRANCH_GLOBAL,
+}
 PADDINGS = {"exact": _capi.ANNULUS_PADDING_EXACT, "zero_keys": _capi.ANNULUS_PADDING_ZERO_KEYS}
 KEY_RULES = {"each_branch": _capi.ANNULUS_KEY_EACH_BRANCH, "once": _capi.ANNULUS_KEY_ONCE}
 EXCHANGES = {

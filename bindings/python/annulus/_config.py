@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NoReturn, 
 
 from . import _capi, _plot
 from ._arguments import flag, integer, integers, name_of, number, pick
-from ._choices import ENGINES, EXCHANGES, KEY_RULES, ORDERS, PADDINGS, PHASES, QUERIES
+from ._choices import ENGINES, EXCHANGES, KEY_RULES, KINDS, ORDERS, PADDINGS, PHASES, QUERIES
 from ._errors import ArgumentError, check, made
 from ._mistakes import Reach, warn_of_exchanged_numbers
 from ._unknown import refuse
-from .types import BranchDict, Engine, Exchange, KeyRule, Order, Padding, Phase, Query
+from .types import BranchDict, Engine, Exchange, KeyRule, Kind, Order, Padding, Phase, Query
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,7 +30,8 @@ __all__ = ["Branch", "Config"]
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """One branch: segments of `segment_length` positions, and every `dilation`-th position of a segment.
+    """One branch: segments of `segment_length` positions, and every `dilation`-th position of a segment. `Branch.window`
+    and `Branch.global_tokens` make the two other kinds of branches.
 
     segment_length: w >= 1, or 0 for the whole sequence.
     dilation: r >= 1.
@@ -40,6 +41,7 @@ class Branch:
     query: "dilated" (LongNet: queries and keys of the head's residue), "residue" (keys of the query's own residue),
         "every" (any query, keys of the head's residue).
     order: "linear", or "hilbert" along a Hilbert curve over a grid of `grid_width` columns (0: nearly square).
+    kind: "segments", "window" or "global"; the fields behind it belong to windows (left, right) and to global positions.
     """
 
     segment_length: int
@@ -49,6 +51,43 @@ class Branch:
     query: Query = "dilated"
     order: Order = "linear"
     grid_width: int = 0
+    kind: Kind = "segments"
+    left: int = 0
+    right: int = 0
+    first_global: int = 0
+    global_count: int = 0
+    global_queries: bool = False
+
+    @classmethod
+    def window(
+        cls,
+        left: int,
+        right: int,
+        dilation: int = 1,
+        *,
+        heads: Tuple[int, int] | None = None,
+        phase: Union[Phase, int] = "block",
+        query: Query = "residue",
+    ) -> Branch:
+        """Makes a window: a query at position n attends to the keys n + j * dilation, for -left <= j <= right.
+
+        left, right: steps of the dilation; -1: no limit. Keys beyond the ends of the sequence do not exist. In a causal
+            config no key is after the query.
+        heads, phase: as for segments.
+        query: "residue", every query; "dilated", a head's phase alone: n modulo the dilation is the phase.
+        """
+        return cls(0, dilation, heads, phase, query, kind="window", left=left, right=right)
+
+    @classmethod
+    def global_tokens(
+        cls, count: int, first: int = 0, *, queries: bool = False, heads: Tuple[int, int] | None = None
+    ) -> Branch:
+        """Makes the positions first to first + count - 1 keys of every query. Those beyond the end of a sequence do not
+        exist.
+
+        queries: these positions as queries attend to every key, too.
+        """
+        return cls(0, 1, heads, kind="global", first_global=first, global_count=count, global_queries=queries)
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:
@@ -57,6 +96,10 @@ class Branch:
         put("segment_length", integer("segment_length", self.segment_length))
         put("dilation", integer("dilation", self.dilation))
         put("grid_width", integer("grid_width", self.grid_width))
+        for name in ("left", "right", "first_global", "global_count"):
+            put(name, integer(name, getattr(self, name)))
+        put("global_queries", flag("global_queries", self.global_queries))
+        pick("kind", self.kind, KINDS)
         if not isinstance(self.phase, str):
             put("phase", integer("phase", self.phase))
             if self.phase < 0:
@@ -115,7 +158,10 @@ def _add_branch(handle: Any, branch: Branch) -> None:
         raw.phase_rule = PHASES[branch.phase]
     else:
         raw.phase_rule, raw.residue = _capi.ANNULUS_PHASE_FIXED, branch.phase
-    raw.query_rule, raw.order = QUERIES[branch.query], ORDERS[branch.order]
+    raw.query_rule, raw.order, raw.kind = QUERIES[branch.query], ORDERS[branch.order], KINDS[branch.kind]
+    raw.left, raw.right = branch.left, branch.right
+    raw.first_global, raw.global_count = branch.first_global, branch.global_count
+    raw.global_queries = int(branch.global_queries)
     made(_capi.annulus_config_add_branch(handle, raw))
 
 
@@ -131,6 +177,12 @@ def _branch_of(handle: Any, index: int) -> Branch:
         query=cast(Any, name_of(raw.query_rule, QUERIES)),
         order=cast(Any, name_of(raw.order, ORDERS)),
         grid_width=raw.grid_width,
+        kind=cast(Any, name_of(raw.kind, KINDS)),
+        left=raw.left,
+        right=raw.right,
+        first_global=raw.first_global,
+        global_count=raw.global_count,
+        global_queries=bool(raw.global_queries),
     )
 
 
@@ -291,6 +343,28 @@ class Config:
     def gigapath(cls, **options: Unpack[ConfigOptions]) -> Config:
         """Makes the five branches and the zero_keys padding of Prov-GigaPath's slide encoder (H = 16, D = 48)."""
         preset = _options_and_destroy(_capi.annulus_config_create(), _capi.annulus_config_add_preset, "gigapath")
+        return cls(**{**preset, **options})
+
+    @classmethod
+    def sliding(cls, left: int, right: int = 0, dilation: int = 1, **options: Unpack[ConfigOptions]) -> Config:
+        """Makes a sliding window: `left` keys before each query, itself, and `right` keys after it. It is causal if
+        `right` is 0, as language models have it: a window of W tokens is `sliding(W - 1)`."""
+        preset: dict[str, Any] = dict(branches=[Branch.window(left, right, dilation)], causal=right == 0)
+        return cls(**{**preset, **options})
+
+    @classmethod
+    def longformer(
+        cls, window: int, global_tokens: int = 1, dilation: int = 1, **options: Unpack[ConfigOptions]
+    ) -> Config:
+        """Makes Longformer's pattern: `window` keys on each side of a query, every `dilation`-th, and the first
+        `global_tokens` positions, which attend to every key and which every query attends to. Each key counts once.
+
+        Hugging Face's attention_window counts both sides: its half is `window` here.
+        """
+        branches = [Branch.window(window, window, dilation)]
+        if integer("global_tokens", global_tokens) != 0:
+            branches.append(Branch.global_tokens(global_tokens, queries=True))
+        preset: dict[str, Any] = dict(branches=branches, key_rule="once")
         return cls(**{**preset, **options})
 
     @classmethod

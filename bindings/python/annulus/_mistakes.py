@@ -28,7 +28,8 @@ class Reach:
     def __init__(self, branches: Sequence[Branch], head_shard: Tuple[int, int] | None) -> None:
         self._branches: Tuple[Branch, ...] = tuple(branches)
         self._head_shard = head_shard
-        self._largest_dilation = max(branch.dilation for branch in branches)
+        # Longer sequences have no more residues and no more global positions that matter.
+        self._enough = max(branch.dilation + branch.first_global for branch in branches)
         # In a sequence of this length or longer, every head has a key, by a branch that serves all heads.
         self._always_from = min((_length_for_all_heads(branch) for branch in branches), default=math.inf)
         self._count = functools.lru_cache(maxsize=64)(self._count_heads_without_keys)
@@ -37,7 +38,7 @@ class Reach:
         """Returns how many heads attend to no key, in any row of a sequence of `length` positions."""
         if length >= self._always_from:
             return 0
-        return self._count(heads, min(length, self._largest_dilation))  # a longer sequence has no more residues
+        return self._count(heads, min(length, self._enough))
 
     def _count_heads_without_keys(self, heads: int, length: float) -> int:
         first, total = self._head_shard or (0, heads)
@@ -51,7 +52,7 @@ def _length_for_all_heads(branch: Branch) -> float:
     """Returns the length of the sequence from which on the branch gives each head a key; infinity if there is none."""
     if branch.heads is not None or 0 < branch.segment_length < branch.dilation:
         return math.inf
-    return branch.dilation
+    return branch.dilation + branch.first_global
 
 
 def _has_keys(branch: Branch, head: int, heads: int, length: float) -> bool:
@@ -61,6 +62,8 @@ def _has_keys(branch: Branch, head: int, heads: int, length: float) -> bool:
     place = head - first
     if not 0 <= place < count:
         return False
+    if branch.kind == "global":
+        return branch.first_global < length
     if branch.phase == "block":
         residue = place // -(-count // branch.dilation)
     else:

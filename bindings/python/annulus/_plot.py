@@ -73,6 +73,13 @@ def _groups(patterns: np.ndarray) -> List[List[int]]:
 
 
 def _title(branch: Branch) -> str:
+    if branch.kind == "global":
+        queries = ", queries" if branch.global_queries else ""
+        return f"global {branch.first_global} to {branch.first_global + branch.global_count - 1}{queries}"
+    if branch.kind == "window":
+        sides = [str(steps) if steps >= 0 else "all" for steps in (branch.left, branch.right)]
+        phases = ", dilated" if branch.query == "dilated" else ""
+        return f"window {sides[0]}, {sides[1]}:{branch.dilation}{phases}"
     details: List[str] = [] if branch.query == "dilated" else [branch.query]
     details += [] if branch.order == "linear" else [branch.order]
     return f"{branch.segment_length or 'all'}:{branch.dilation}" + "".join(f", {detail}" for detail in details)

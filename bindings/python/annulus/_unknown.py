@@ -17,7 +17,8 @@ _ELSEWHERE: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("window_size", "sliding_window", "local_window_size"),
-        "there is no sliding window; branches=[(w, 1)] cuts the sequence into segments of w positions instead",
+        "use branches=[annulus.Branch.window(left, right)], with the numbers of window_size=(left, right); of a window "
+        "of W positions that ends with the query left is W - 1 and right 0",
     ),
     **dict.fromkeys(
         ("attn_mask", "attn_bias", "attention_mask", "mask", "bias", "block_mask"),
@@ -41,7 +42,8 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("op", "backend"), "use engine="),
     **dict.fromkeys(
         ("kernel_size", "stride", "dilation"),
-        "there are no windows that slide along; branches=[(w, r)] keeps every r-th of each segment of w positions",
+        "use branches=[annulus.Branch.window(k // 2, (k - 1) // 2, r)] for a kernel of k positions with dilation r, stride 1; "
+        "(w, r) keeps every r-th of each segment of w positions",
     ),
     **dict.fromkeys(
         ("additional_keys", "additional_values"), "call it for these keys, too, and use annulus.merge() on both results"

@@ -15,6 +15,7 @@ __all__ = [
     "Exchange",
     "Gradient",
     "KeyRule",
+    "Kind",
     "Layout",
     "Order",
     "Padding",
@@ -29,6 +30,7 @@ DeviceKind = Literal["cpu", "cuda"]
 Phase = Literal["block", "interleave"]
 Query = Literal["dilated", "residue", "every"]
 Order = Literal["linear", "hilbert"]
+Kind = Literal["segments", "window", "global"]
 Padding = Literal["exact", "zero_keys"]
 KeyRule = Literal["each_branch", "once"]
 Exchange = Literal["auto", "ring", "gather"]
@@ -52,6 +54,12 @@ class BranchDict(_BranchLength, total=False):
     query: Query
     order: Order
     grid_width: int
+    kind: Kind
+    left: int
+    right: int
+    first_global: int
+    global_count: int
+    global_queries: bool
 
 
 class ConfigOptions(TypedDict, total=False):

@@ -107,6 +107,12 @@ annulus_status set_config(annulus_context *context, const ContextKey &key) {
         branch.phase_rule = static_cast<annulus_phase_rule>(numbers.next32());
         branch.query_rule = static_cast<annulus_query_rule>(numbers.next32());
         branch.order = static_cast<annulus_order>(numbers.next32());
+        branch.kind = static_cast<annulus_branch_kind>(numbers.next32());
+        branch.left = numbers.next();
+        branch.right = numbers.next();
+        branch.first_global = numbers.next();
+        branch.global_count = numbers.next();
+        branch.global_queries = numbers.next32();
         note(annulus_config_add_branch(made, &branch, nullptr));
     }
     note(annulus_context_set_config(context, made));

@@ -22,7 +22,7 @@ FOREIGN = [
     ("is_causal", True, "causal="),
     ("softmax_scale", 0.5, "scale="),
     ("dropout_p", 0.1, "no dropout"),
-    ("window_size", (16, 0), r"branches=\[\(w, 1\)\]"),
+    ("window_size", (16, 0), r"Branch\.window\(left, right\)"),
     ("attn_mask", None, "sequence_lengths="),
     ("attn_bias", None, "no bias"),
     ("key_padding_mask", None, "sequence_lengths="),
@@ -31,8 +31,8 @@ FOREIGN = [
     ("enable_gqa", True, "fewer heads"),
     ("return_attn_probs", True, "return_lse=True"),
     ("segment_lengths", [16], "branches="),
-    ("kernel_size", 7, r"branches=\[\(w, r\)\]"),
-    ("dilation", 2, r"branches=\[\(w, r\)\]"),
+    ("kernel_size", 7, r"Branch\.window\(k // 2, \(k - 1\) // 2, r\)"),
+    ("dilation", 2, r"Branch\.window\(k // 2, \(k - 1\) // 2, r\)"),
     ("additional_keys", None, r"annulus\.merge\(\)"),
 ]
 

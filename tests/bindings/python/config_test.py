@@ -52,6 +52,37 @@ CONFIGS = {
         annulus.Config([(16, 1), (48, 5)], key_rule="once"),
         {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 5}], "keys_once": True},
     ),
+    "window": (
+        annulus.Config([annulus.Branch.window(5, 2)]),
+        {"branches": [{"w": 0, "r": 1, "query": "residue", "window": (5, 2)}]},
+    ),
+    "dilated window of phases": (
+        annulus.Config([annulus.Branch.window(-1, 3, 4, heads=(1, 3), phase="interleave", query="dilated"), (16, 1)]),
+        {
+            "branches": [
+                {"w": 0, "r": 4, "first_head": 1, "head_count": 3, "phase": "interleave", "window": (-1, 3)},
+                {"w": 16, "r": 1},
+            ]
+        },
+    ),
+    "global tokens": (
+        annulus.Config([(16, 1), annulus.Branch.global_tokens(3, first=40, queries=True, heads=(0, 2))]),
+        {"branches": [{"w": 16, "r": 1}, {"w": 0, "r": 1, "head_count": 2, "tokens": (40, 3, True)}]},
+    ),
+    "sliding": (
+        annulus.Config.sliding(7, dilation=2),
+        {"branches": [{"w": 0, "r": 2, "query": "residue", "window": (7, 0)}], "causal": True},
+    ),
+    "longformer": (
+        annulus.Config.longformer(6, global_tokens=2),
+        {
+            "branches": [
+                {"w": 0, "r": 1, "query": "residue", "window": (6, 6)},
+                {"w": 0, "r": 1, "tokens": (0, 2, True)},
+            ],
+            "keys_once": True,
+        },
+    ),
     "scale": (annulus.Config([(16, 1)], scale=-0.75), {"branches": [{"w": 16, "r": 1}], "scale": -0.75}),
     "reference": (annulus.Config([(16, 2)], engine="reference"), {"branches": [{"w": 16, "r": 2}]}),
     "longnet": (
@@ -125,6 +156,8 @@ class ConfigTest(unittest.TestCase):
             annulus.Branch(16),
             annulus.Branch(48, 5, heads=(1, 2), phase="interleave", query="residue", order="hilbert", grid_width=6),
             annulus.Branch(0, 3, heads=(2, 0), phase=7, query="every"),
+            annulus.Branch.window(5, -1, 3, heads=(2, 0), phase=7, query="dilated"),
+            annulus.Branch.global_tokens(2, first=9, queries=True),
         ]
         options = dict(
             branches=branches,
@@ -169,6 +202,16 @@ class ConfigTest(unittest.TestCase):
                 lambda: annulus.Branch(16, 2, phase="spiral"),
             ),
             ("phase is -1; it must be at least 0", lambda: annulus.Branch(16, 2, phase=-1)),
+            ("left is -2; it must be at least -1", lambda: annulus.Config([annulus.Branch.window(-2, 0)])),
+            ("right is 1.5; it must be an int", lambda: annulus.Branch.window(0, 1.5)),
+            ("query_rule is every", lambda: annulus.Config([annulus.Branch.window(1, 1, query="every")])),
+            ("kind is 'ring'; it must be one of 'segments'", lambda: annulus.Branch(0, kind="ring")),
+            ("left is 3; it must be 0 for a branch of kind segments", lambda: annulus.Config([annulus.Branch(0, left=3)])),
+            ("global_count is 0; it must be from 1", lambda: annulus.Config([annulus.Branch.global_tokens(0)])),
+            ("first_global is -1", lambda: annulus.Config([annulus.Branch.global_tokens(1, first=-1)])),
+            ("global_queries is 2", lambda: annulus.Branch.global_tokens(1, queries=2)),
+            ("left is '7'; it must be an int", lambda: annulus.Config.sliding("7")),
+            ("global_count is -1", lambda: annulus.Config.longformer(4, global_tokens=-1)),
             ("dilation is .*; it must be an int", lambda: annulus.Config([(16, np.ones(2, int))])),
             ("causal is 'no'; it must be True or False", lambda: annulus.Config([(16, 1)], causal="no")),
             ("allow_tf32 is 2", lambda: annulus.Config([(16, 1)], allow_tf32=2)),

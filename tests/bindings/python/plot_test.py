@@ -29,6 +29,11 @@ def attends(branch, heads, head, n, m, length):
     if not first <= head < first + count:
         return False
     w, r = branch.segment_length or length, branch.dilation
+    if branch.kind == "global":
+        tokens = range(branch.first_global, branch.first_global + branch.global_count)
+        return m in tokens or (branch.global_queries and n in tokens)
+    if branch.kind == "window" and not -branch.left * r <= m - n <= branch.right * r:
+        return False
     if n // w != m // w:
         return False
     start, size = n // w * w, min(w, length - n // w * w)
@@ -62,6 +67,8 @@ CONFIGS = {
     "query rules": Config([Branch(10, 3, query="residue"), Branch(15, 4, query="every")], causal=True),
     "curve": Config([Branch(10, 2, order="hilbert"), Branch(0, 3, order="hilbert", grid_width=6)]),
     "one branch": Config([(8, 2)]),
+    "windows": Config([Branch.window(3, 2), Branch.window(2, 1, 3, query="dilated"), Branch.global_tokens(2, first=9)]),
+    "longformer": Config.longformer(2, global_tokens=3),
 }
 
 

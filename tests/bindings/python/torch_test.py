@@ -69,7 +69,8 @@ class FunctionTest(unittest.TestCase):
 
     def test_gradcheck(self):
         for causal in (False, True):
-            for branches in (FULL, [(0, 1)], annulus.Config(FULL, padding="zero_keys", scale=0.7)):
+            windows = [annulus.Branch.window(4, 2, 2), annulus.Branch.global_tokens(2, queries=True)]
+            for branches in (FULL, [(0, 1)], windows, annulus.Config(FULL, padding="zero_keys", scale=0.7)):
                 with self.subTest(causal=causal, branches=branches):
                     if isinstance(branches, annulus.Config):
                         branches, options = branches.replace(causal=causal), {}
@@ -143,6 +144,28 @@ class FunctionTest(unittest.TestCase):
         lse.sum().backward()
         self.assertEqual(float(v.grad.abs().max()), 0)
         self.assertGreater(float(q.grad.abs().max()), 0)
+
+    def test_learnable_sinks(self):
+        """Sinks of doc/migration.md: a score for each head, whose exponential joins the denominator. Values and gradients
+        are those of the softmax over the keys and the sink."""
+        q, k, v = rows(3, (2, 41, 4, 8), (2, 41, 2, 8), (2, 41, 2, 8), dtype=torch.float64, grad=True)
+        sinks = torch.linspace(-2, 3, 4, dtype=torch.float64, requires_grad=True)
+        (d_out,) = rows(4, (2, 41, 4, 8), dtype=torch.float64)
+
+        out, lse = dilated_attention(q, k, v, [annulus.Branch.window(6, 0)], causal=True, return_lse=True)
+        out = out * torch.sigmoid(lse - sinks[:, None]).transpose(1, 2)[..., None]
+        found = torch.autograd.grad(out, (q, k, v, sinks), d_out)
+
+        behind = torch.arange(41)[:, None] - torch.arange(41)
+        keys, values = (t.repeat_interleave(2, dim=2) for t in (k, v))
+        scores = torch.einsum("bnhd,bmhd->bhnm", q, keys) / 8**0.5
+        scores = scores.masked_fill((behind < 0) | (behind > 6), -torch.inf)
+        column = sinks[None, :, None, None].expand(2, 4, 41, 1)
+        weights = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
+        wanted_out = torch.einsum("bhnm,bmhd->bnhd", weights, values)
+        torch.testing.assert_close(out, wanted_out, rtol=1e-12, atol=1e-12)
+        for one, other in zip(found, torch.autograd.grad(wanted_out, (q, k, v, sinks), d_out)):
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
     def test_only_what_is_asked_for(self):
         q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)

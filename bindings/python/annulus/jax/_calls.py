@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from .. import _capi
 from .._arrays import CPU, Place, exchanged, lse_dtype
 from .._cache import cached_config, cached_context
-from .._choices import ENGINES, KEY_RULES, ORDERS, PADDINGS, PHASES, QUERIES
+from .._choices import ENGINES, KEY_RULES, KINDS, ORDERS, PADDINGS, PHASES, QUERIES
 from .._config import Branch, Config, from_text
 from .._errors import UnsupportedError
 from ..types import Layout, Pass
@@ -91,6 +91,12 @@ def _branch_numbers(branch: Branch) -> Tuple[int, ...]:
         _capi.ANNULUS_PHASE_FIXED if fixed else PHASES[str(branch.phase)],
         QUERIES[branch.query],
         ORDERS[branch.order],
+        KINDS[branch.kind],
+        branch.left,
+        branch.right,
+        branch.first_global,
+        branch.global_count,
+        int(branch.global_queries),
     )
 
 

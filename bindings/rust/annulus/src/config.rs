@@ -116,7 +116,19 @@ impl Exchange {
     pub const GATHER: Exchange = Exchange(sys::ANNULUS_EXCHANGE_GATHER);
 }
 
-/// One branch: segments of some length, and every r-th position of a segment.
+/// What the keys of a branch are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BranchKind {
+    /// Those of the query's segment.
+    #[default]
+    Segments,
+    /// Those near the query, in steps of the dilation; -1: no limit. In a causal config none is after the query.
+    Window { left: i64, right: i64 },
+    /// The positions from `first` on, for every query. With `queries` they attend to every key, too.
+    Global { first: i64, count: i64, queries: bool },
+}
+
+/// One branch: segments of some length, and every r-th position of a segment; or a window, or global positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Branch {
@@ -127,6 +139,7 @@ pub struct Branch {
     pub phase: Phase,
     pub query_rule: QueryRule,
     pub order: Order,
+    pub kind: BranchKind,
 }
 
 impl Branch {
@@ -140,7 +153,20 @@ impl Branch {
             phase: Phase::default(),
             query_rule: QueryRule::default(),
             order: Order::default(),
+            kind: BranchKind::default(),
         }
+    }
+
+    /// Makes a window for all heads and queries: a query at position n attends to the keys n + j · `dilation`, for
+    /// -`left` <= j <= `right`, as far as they exist. A side of -1 has no limit.
+    pub fn window(left: i64, right: i64, dilation: i64) -> Branch {
+        Branch { query_rule: QueryRule::Residue, kind: BranchKind::Window { left, right }, ..Branch::new(0, dilation) }
+    }
+
+    /// Makes the positions `first` to `first` + `count` - 1 keys of every query. With `queries` they attend to every
+    /// key, too.
+    pub fn global(first: i64, count: i64, queries: bool) -> Branch {
+        Branch { kind: BranchKind::Global { first, count, queries }, ..Branch::new(0, 1) }
     }
 
     /// Limits the branch to these query heads. A range that ends at `i32::MAX` has all heads from its start on.
@@ -184,6 +210,15 @@ impl Branch {
                 sys::ANNULUS_ORDER_LINEAR => Order::Linear,
                 _ => Order::Hilbert(raw.grid_width),
             },
+            kind: match raw.kind {
+                sys::ANNULUS_BRANCH_SEGMENTS => BranchKind::Segments,
+                sys::ANNULUS_BRANCH_WINDOW => BranchKind::Window { left: raw.left, right: raw.right },
+                _ => BranchKind::Global {
+                    first: raw.first_global,
+                    count: raw.global_count,
+                    queries: raw.global_queries != 0,
+                },
+            },
         }
     }
 
@@ -210,6 +245,16 @@ impl Branch {
             Order::Linear => (sys::ANNULUS_ORDER_LINEAR, 0),
             Order::Hilbert(width) => (sys::ANNULUS_ORDER_HILBERT, width),
         };
+        match self.kind {
+            BranchKind::Segments => {}
+            BranchKind::Window { left, right } => {
+                (raw.kind, raw.left, raw.right) = (sys::ANNULUS_BRANCH_WINDOW, left, right);
+            }
+            BranchKind::Global { first, count, queries } => {
+                (raw.kind, raw.first_global, raw.global_count) = (sys::ANNULUS_BRANCH_GLOBAL, first, count);
+                raw.global_queries = queries.into();
+            }
+        }
         Ok(raw)
     }
 }

@@ -34,7 +34,9 @@ mod shards;
 mod tensor;
 
 pub use comm::{AbortHandle, Comm, CommOptions, NcclId};
-pub use config::{Branch, Config, ConfigBuilder, Engine, Exchange, KeyRule, Order, Padding, Phase, QueryRule};
+pub use config::{
+    Branch, BranchKind, Config, ConfigBuilder, Engine, Exchange, KeyRule, Order, Padding, Phase, QueryRule,
+};
 pub use context::{CallOptions, Context, Device, Traffic};
 pub use element::{Bf16, Dtype, Element, GradientOf, F16};
 pub use error::{Error, Result, Status};

@@ -478,6 +478,8 @@ fn configs_are_read_back() {
             .phase(Phase::Interleave)
             .query_rule(QueryRule::Residue)
             .order(Order::Hilbert(12)),
+        Branch::window(5, -1, 3).heads(3..5).phase(Phase::Interleave).query_rule(QueryRule::Dilated),
+        Branch::global(9, 2, true),
     ];
     let mut builder = Config::builder().causal(true).scale(-0.3).padding(Padding::ZeroKeys).engine(Engine::REFERENCE);
     for branch in &branches {

@@ -55,6 +55,8 @@ fn config() -> Config {
         .branch(16, 1)
         .push(Branch::new(64, 4).phase(Phase::Interleave).heads(1..4))
         .push(Branch::new(0, 3).query_rule(QueryRule::Residue))
+        .push(Branch::window(5, 2, 3).heads(1..i32::MAX))
+        .push(Branch::global(7, 2, true))
         .causal(true)
         .scale(0.3)
         .build()
