@@ -18,7 +18,11 @@ constexpr Name<annulus_phase_rule> phase_names[] = {{"block", ANNULUS_PHASE_BLOC
                                                     {"interleave", ANNULUS_PHASE_INTERLEAVE}};
 constexpr Name<annulus_query_rule> query_names[] = {
     {"dilated", ANNULUS_QUERY_DILATED}, {"residue", ANNULUS_QUERY_RESIDUE}, {"every", ANNULUS_QUERY_EVERY}};
+constexpr std::string_view window_prefix = "window:", global_prefix = "global:";
 constexpr Name<annulus_order> order_names[] = {{"linear", ANNULUS_ORDER_LINEAR}, {"hilbert", ANNULUS_ORDER_HILBERT}};
+
+// Which of the global positions attend to every key as queries.
+constexpr Name<std::int32_t> global_queries_names[] = {{"none", 0}, {"all", 1}};
 
 class Parser {
   public:
@@ -26,12 +30,19 @@ class Parser {
 
     BranchText run() {
         const std::vector<std::string_view> parts = split(branch_.text, ',');
-        const std::vector<std::string_view> lengths = split(parts[0], ':');
-        if (lengths.size() != 2)
-            fail(parts[0], "W:R, a segment length and a dilation");
-        branch_.branch.segment_length = number(lengths[0], "a segment length (0 is the whole sequence)", 0);
-        branch_.branch.dilation = number(lengths[1], "a dilation", 1);
-        for (std::size_t i = 1; i < parts.size(); ++i)
+        std::size_t first_property = 1;
+        if (parts[0].starts_with(window_prefix)) {
+            if (parts.size() < 2)
+                fail(parts[0], "window:LEFT,RIGHT or window:LEFT,RIGHT:R");
+            window(parts[0].substr(window_prefix.size()), parts[1]);
+            first_property = 2;
+        } else if (parts[0].starts_with(global_prefix)) {
+            const std::string_view count = parts[0].substr(global_prefix.size());
+            branch_.branch = ANNULUS_BRANCH_GLOBAL_INIT(0, number(count, "a number of global positions", 1));
+        } else {
+            segments(parts[0]);
+        }
+        for (std::size_t i = first_property; i < parts.size(); ++i)
             property(parts[i]);
         return std::move(branch_);
     }
@@ -39,6 +50,26 @@ class Parser {
   private:
     [[noreturn]] void fail(std::string_view part, const std::string &expected) const {
         throw bad_input("--branch " + branch_.text + ": '" + std::string(part) + "' is not " + expected);
+    }
+
+    void segments(std::string_view text) {
+        const std::vector<std::string_view> lengths = split(text, ':');
+        if (lengths.size() != 2)
+            fail(text, "W:R, a segment length and a dilation, window:LEFT,RIGHT:R or global:COUNT");
+        branch_.branch.segment_length = number(lengths[0], "a segment length (0 is the whole sequence)", 0);
+        branch_.branch.dilation = number(lengths[1], "a dilation", 1);
+    }
+
+    void window(std::string_view left, std::string_view right_and_dilation) {
+        const std::vector<std::string_view> parts = split(right_and_dilation, ':');
+        if (parts.size() > 2)
+            fail(right_and_dilation, "RIGHT or RIGHT:R");
+        branch_.branch = ANNULUS_BRANCH_WINDOW_INIT(steps(left), steps(parts[0]),
+                                                    parts.size() == 2 ? number(parts[1], "a dilation", 1) : 1);
+    }
+
+    std::int64_t steps(std::string_view text) const {
+        return text == "all" ? -1 : number(text, "a number of keys beside the query, or all", 0);
     }
 
     std::int64_t number(std::string_view text, const std::string &what, std::int64_t minimum,
@@ -76,8 +107,13 @@ class Parser {
             branch_.branch.order = choice(value, order_names, "an order: linear or hilbert");
         else if (name == "width")
             branch_.branch.grid_width = number(value, "a grid width", 0);
+        else if (name == "first")
+            branch_.branch.first_global = number(value, "a position", 0);
+        else if (name == "queries")
+            branch_.branch.global_queries =
+                choice(value, global_queries_names, "which queries are global: none or all");
         else
-            fail(name, "a property: heads, phase, query, order or width");
+            fail(name, "a property: heads, phase, query, order, width, first or queries");
     }
 
     void heads(std::string_view text) {

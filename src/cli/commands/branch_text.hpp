@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one branch as the command line has it: W:R[,property=value]...
+// Reads one branch as the command line has it: W:R, window:LEFT,RIGHT[:R] or global:COUNT, then [,property=value]...
 #pragma once
 
 #include <annulus/config.h>

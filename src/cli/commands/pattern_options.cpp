@@ -70,6 +70,8 @@ void add_head_groups(annulus_config *config, std::int32_t heads, const std::vect
                         " for " + counted(heads, "head", "heads") + "; each branch must get one at least");
     std::vector<std::int64_t> segment_lengths, dilations;
     for (const BranchText &branch : branches) {
+        if (branch.branch.kind != ANNULUS_BRANCH_SEGMENTS)
+            throw bad_input("--branch " + branch.text + ": --head-groups shares heads out among segments W:R alone");
         if (branch.names_heads)
             throw bad_input("--branch " + branch.text + ": --head-groups gives each branch its heads and phase");
         segment_lengths.push_back(branch.branch.segment_length);
@@ -97,7 +99,10 @@ void PatternOptions::add_to(Command &command) {
         .texts("--branch", branches,
                "A branch: segments of W positions (0: the whole sequence), every R-th kept. Repeatable. Its properties "
                "may follow: heads=A-B, phase=block, phase=interleave or phase=fixed:X, query=dilated, query=residue or "
-               "query=every, order=linear or order=hilbert, and width=C, the columns of the Hilbert order's grid")
+               "query=every, order=linear or order=hilbert, and width=C, the columns of the Hilbert order's grid. "
+               "window:LEFT,RIGHT:R instead of W:R is a window: LEFT keys before a query and RIGHT after it, or all, "
+               "every R-th. global:COUNT has keys for every query: COUNT positions from first=F on, which with "
+               "queries=all attend to every key, too")
         .value("W:R[,PROPERTY=VALUE...]")
         .group(group);
     std::vector<std::string> suggested = model_names();

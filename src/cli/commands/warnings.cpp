@@ -52,7 +52,8 @@ void warn_of_heads(const annulus_config *config, std::int32_t heads, std::int64_
         const std::int64_t length = branch.segment_length ? std::min(branch.segment_length, rows) : rows;
         const std::int32_t count = branch.head_count ? branch.head_count : heads - branch.first_head;
         for (std::int32_t h = 0; h < count; ++h)
-            if (branch.query_rule == ANNULUS_QUERY_RESIDUE || phase_of(branch, h, count) < length)
+            if (branch.first_global < rows &&
+                (branch.query_rule == ANNULUS_QUERY_RESIDUE || phase_of(branch, h, count) < length))
                 has_keys[static_cast<std::size_t>(branch.first_head) + static_cast<std::size_t>(h)] = true;
     }
     if (const std::int64_t empty = std::ranges::count(has_keys, false); empty > 0)
