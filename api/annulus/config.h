@@ -46,8 +46,8 @@ typedef enum annulus_query_rule ANNULUS_ENUM_INT32 {
 } annulus_query_rule;
 
 /*
- * What the keys of a branch are. The engines `reference` and `cpu` compute all kinds, in contexts without a
- * communicator (comm.h). The engines `gemm`, `fused` and `mma` compute segments only, and refuse other kinds.
+ * What the keys of a branch are. The engines `reference` and `cpu` compute all kinds. The engines `gemm`, `fused` and
+ * `mma` compute segments only, and refuse other kinds. A context with a communicator (comm.h) refuses global positions.
  */
 typedef enum annulus_branch_kind ANNULUS_ENUM_INT32 {
     ANNULUS_BRANCH_SEGMENTS = 0, /* those of the query's segment (default) */

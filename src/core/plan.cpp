@@ -286,10 +286,9 @@ const char *kind_refusal(const Pattern &pattern) {
         case ANNULUS_BRANCH_SEGMENTS:
             break;
         case ANNULUS_BRANCH_WINDOW:
-            return "a branch is a window; only the engines reference and cpu compute windows, without a communicator";
+            return "a branch is a window; only the engines reference and cpu compute windows";
         case ANNULUS_BRANCH_GLOBAL:
-            return "a branch has global positions; only the engines reference and cpu compute these, without a "
-                   "communicator";
+            return "a branch has global positions; only the engines reference and cpu compute these";
         }
     return nullptr;
 }

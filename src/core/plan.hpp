@@ -282,7 +282,7 @@ constexpr Segment BranchPlan::segment(std::int64_t index) const {
     return {{index * length_, curve.length()}, curve};
 }
 
-// Returns why engines and ranks that know segments alone cannot compute a pattern; null if all branches are segments.
+// Returns why engines that know segments alone cannot compute a pattern; null if all branches are segments.
 const char *kind_refusal(const Pattern &pattern);
 
 class Plan {

@@ -41,6 +41,12 @@ std::uint64_t hash_of(const Branch &branch) {
     hash.add(branch.query_rule);
     hash.add(branch.order);
     hash.add(branch.grid_width);
+    hash.add(branch.kind);
+    hash.add(branch.left);
+    hash.add(branch.right);
+    hash.add(branch.first_global);
+    hash.add(branch.global_count);
+    hash.add(branch.has_global_queries);
     return hash.value();
 }
 

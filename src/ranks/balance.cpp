@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/balance.hpp"
 
-#include "core/error.hpp"
+#include "ranks/shared_rows.hpp"
 #include "ranks/steps.hpp"
 
 #include <annulus/comm.h>
@@ -125,8 +125,9 @@ class Costs {
             const std::int64_t first = part.start - sequence.rows.start, last = first + part.length - 1;
             double rows = 0, most = 0;
             for (const BranchPlan &branch : plan.branches()) {
-                const std::int64_t start = branch.segment_at(first).range.start;
-                const std::int64_t end = plan.causal() ? last + 1 : branch.segment_at(last).range.end();
+                const KeyBounds &bounds = branch.bounds();
+                const std::int64_t start = std::max(branch.segment_at(first).range.start, first - bounds.before);
+                const std::int64_t end = std::min(branch.segment_at(last).range.end(), last + 1 + bounds.after);
                 const Window reached{sequence.rows.start + start, end - start};
                 std::int64_t outside = reached.length;
                 for (const Window &own : windows)
@@ -373,8 +374,7 @@ Shards zigzag_shards(std::int64_t rows, int ranks) {
 } // namespace
 
 Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ranks) {
-    if (const char *const reason = kind_refusal(pattern))
-        throw Error(ANNULUS_ERROR_UNSUPPORTED, "%s", reason);
+    refuse_global_positions(pattern);
     Steps steps(max_steps);
     const Costs costs(pattern, problem, steps);
     Shards best = make_shards(even_lengths(costs.rows(), ranks));

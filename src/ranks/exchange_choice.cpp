@@ -87,6 +87,9 @@ bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
         longest = std::max(longest, window.length);
     std::vector<std::int64_t> slots(shards.size()); // that each shard receives
     Steps steps(estimate_planning_steps), pairs(max_pairs);
+    // The keys that a window branch reaches depend on how far apart the shards are.
+    const bool has_windows = std::ranges::any_of(
+        plan.branches(), [](const BranchPlan &branch) { return branch.kind() == ANNULUS_BRANCH_WINDOW; });
     for (const bool is_forward : {true, false}) {
         if (!is_forward && plan.causal())
             break;
@@ -106,11 +109,13 @@ bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
             const Window &keys = shard(from);
             if (keys.length == 0)
                 continue;
-            // How many positions the segments at the shard's border extend beyond it, in ascending order.
+            // How many positions the segments at the shard's border extend beyond it, as far as a window branch allows,
+            // in ascending order.
             reach.clear();
             for (const BranchPlan &branch : plan.branches()) {
                 const Window range = branch.segment(branch.segment_of(is_forward ? keys.end() - 1 : keys.start)).range;
-                reach.push_back(is_forward ? range.end() - keys.end() : keys.start - range.start);
+                reach.push_back(is_forward ? std::min(range.end() - keys.end(), branch.bounds().before)
+                                           : std::min(keys.start - range.start, branch.bounds().after));
             }
             std::sort(reach.begin(), reach.end());
             std::size_t short_reach_count = 0;
@@ -128,7 +133,7 @@ bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
                     return false;
                 const std::size_t receiver_class = shard_classes[static_cast<std::size_t>(to)];
                 Known &message = known[receiver_class];
-                if (message.from != from || message.branches != branches) {
+                if (message.from != from || message.branches != branches || has_windows) {
                     const std::optional<std::int64_t> count = slot_counter.slots(keys, queries, receiver_class, steps);
                     if (!count)
                         return false;

@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "engine/mass.hpp"
+#include "ranks/shared_rows.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -51,8 +52,7 @@ RankPlan::RankPlan(const Pattern &pattern, const CallProblem &problem, const Sha
                    annulus_exchange exchange, std::int64_t max_steps)
     : ranks_(std::ranges::max(shards.owners) + 1), rows_(with_windows(problem.rows, shards.window_of(rank))),
       covers_rows_(true) {
-    if (const char *const reason = kind_refusal(pattern))
-        throw Error(ANNULUS_ERROR_UNSUPPORTED, "%s", reason);
+    refuse_global_positions(pattern);
     const bool is_one_shard = std::ranges::count(shards.owners, rank) == 1;
     const std::vector<std::int64_t> rows_before = rows_before_shards(shards, rank);
     Steps steps(max_steps);

@@ -41,8 +41,8 @@ class RankPlan {
 
     // Ignores the problem's windows. Throws
     //
-    // - Error(ANNULUS_ERROR_UNSUPPORTED) if a branch has no segments, if planning takes more than `max_steps`, or if
-    // the
+    // - Error(ANNULUS_ERROR_UNSUPPORTED) if a branch has global positions, if planning takes more than `max_steps`, or
+    // if the
     //   rank's shards are in more than max_shard_pairs pairs of a sending and a receiving shard;
     // - Error(ANNULUS_ERROR_ARGUMENT) if a sequence ends beyond the rows of all ranks.
     RankPlan(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,

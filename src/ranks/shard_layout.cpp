@@ -104,8 +104,11 @@ void ShardLayout::find_reaches() {
         }
         std::int64_t start = rows.start, end = rows.end();
         for (const BranchPlan &branch : plan_.branches()) {
-            start = std::min(start, branch.segment_at(rows.start).range.start);
-            end = std::max(end, branch.segment_at(rows.end() - 1).range.end());
+            // How far a message to or from the shard may go. Segments have no other limit than their ends.
+            const KeyBounds &bounds = branch.bounds();
+            const std::int64_t far = std::max(bounds.before, bounds.after);
+            start = std::min(start, std::max(branch.segment_at(rows.start).range.start, rows.start - far));
+            end = std::max(end, std::min(branch.segment_at(rows.end() - 1).range.end(), rows.end() + far));
         }
         const ShardRange &reach = reaches_.emplace_back(shards_in(shards_.pieces, {start, end - start}));
         forward_hops_ = std::max({forward_hops_, reach.last - 1 - shard, shard - reach.first});

@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/shared_rows.hpp"
 
+#include "core/error.hpp"
+
 #include <numeric>
 #include <utility>
 
 namespace annulus {
+
+void refuse_global_positions(const Pattern &pattern) {
+    for (std::size_t i = 0; i < pattern.branches.size(); ++i)
+        if (pattern.branches[i].kind == ANNULUS_BRANCH_GLOBAL)
+            throw Error(
+                ANNULUS_ERROR_UNSUPPORTED,
+                "branch %zu has global positions; with a communicator every branch must be segments or a window", i);
+}
 
 std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps) {
     std::vector<SharedBranch> all;
@@ -19,7 +29,11 @@ std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, 
         const Window part = intersect(range, queries);
         if (part.length == 0)
             continue;
-        SharedBranch shared{static_cast<std::int32_t>(i), &branch, segment, intersect(range, keys), part};
+        // In a window branch these are the keys that some query of any residue is near enough to.
+        const Window near = intersect(keys, branch.bounds().keys(part.start, part.end() - 1));
+        if (near.length == 0)
+            continue;
+        SharedBranch shared{static_cast<std::int32_t>(i), &branch, segment, intersect(range, near), part};
         if (shared.is_linear()) {
             const std::int64_t r = branch.dilation();
             ResidueSet present;

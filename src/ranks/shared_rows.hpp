@@ -44,6 +44,9 @@ struct SharedBranch {
     }
 };
 
+// Throws Error(ANNULUS_ERROR_UNSUPPORTED) if a branch has global positions: its keys do not begin at a shard's border.
+void refuse_global_positions(const Pattern &pattern);
+
 // Returns the shared branch of each branch that has one. Returns none if causality hides the keys from the queries.
 std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps);
 

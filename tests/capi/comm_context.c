@@ -516,26 +516,23 @@ static void reference_has_no_ranks(void **state) {
     annulus_comm_destroy(comm);
 }
 
-/* Windows and global positions are refused by name where ranks share rows, and when shards are balanced. */
-static void ranks_have_segments_only(void **state) {
+/* Global positions are refused by name where ranks share rows. */
+static void ranks_have_no_global_positions(void **state) {
     fixture *f = *state;
-    const annulus_branch branches[] = {ANNULUS_BRANCH_WINDOW_INIT(2, 1, 1), ANNULUS_BRANCH_GLOBAL_INIT(0, 2)};
-    const char *const names[] = {"window", "global"};
+    const annulus_branch branch = ANNULUS_BRANCH_GLOBAL_INIT(0, 2);
     const annulus_problem problem = fixture_problem();
     annulus_comm *comm = NULL;
     assert_ok(annulus_comm_create_local(&comm, 1, NULL));
-    for (int i = 0; i < 2; ++i) {
-        assert_ok(annulus_config_set_branch(f->config, 0, &branches[i]));
-        assert_ok(annulus_context_set_config(f->context, f->config));
-        for (int32_t rank = 0; rank < RANKS; ++rank)
-            refuse_estimate(f->context, &problem, NULL, RANKS, rank, UNSUPPORTED, names[i]);
-        assert_ok(annulus_context_set_comm(f->context, comm));
-        for (int c = 0; c < CALLS; ++c)
-            assert_call_refused(f, all_calls[c], UNSUPPORTED, names[i], "a communicator");
-        assert_ok(annulus_context_set_comm(f->context, NULL));
-        for (int c = 0; c < CALLS; ++c)
-            assert_ok(all_calls[c]->run(f));
-    }
+    assert_ok(annulus_config_set_branch(f->config, 0, &branch));
+    assert_ok(annulus_context_set_config(f->context, f->config));
+    for (int32_t rank = 0; rank < RANKS; ++rank)
+        refuse_estimate(f->context, &problem, NULL, RANKS, rank, UNSUPPORTED, "branch 0 has global positions");
+    assert_ok(annulus_context_set_comm(f->context, comm));
+    for (int c = 0; c < CALLS; ++c)
+        assert_call_refused(f, all_calls[c], UNSUPPORTED, "branch 0 has global positions", "a communicator");
+    assert_ok(annulus_context_set_comm(f->context, NULL));
+    for (int c = 0; c < CALLS; ++c)
+        assert_ok(all_calls[c]->run(f));
     annulus_comm_destroy(comm);
 }
 
@@ -611,7 +608,7 @@ int main(void) {
         TEST(estimates_add_up),
         TEST(a_rank_alone),
         TEST(reference_has_no_ranks),
-        TEST(ranks_have_segments_only),
+        TEST(ranks_have_no_global_positions),
     };
     return RUN_TESTS(tests);
 }

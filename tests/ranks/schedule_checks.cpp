@@ -126,6 +126,16 @@ annulus_exchange expected_exchange(const ShardLayout &layout) {
     return most <= longest ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_RING;
 }
 
+// True if a branch may give queries of one of two shards keys of the other. `b` comes after `a`.
+bool may_share(const Problem &problem, const BranchSpec &branch, const Window &a, const Window &b) {
+    const std::int64_t n = problem.length, r = branch.dilation;
+    const auto reach = [&](std::int64_t steps) { return steps == -1 || steps > n / r ? n : steps * r; };
+    if (branch.kind == ANNULUS_BRANCH_WINDOW)
+        return b.start - a.end() < std::max(reach(branch.left), problem.causal ? 0 : reach(branch.right));
+    const std::int64_t w = branch.segment ? branch.segment : n;
+    return (a.end() - 1) / w == b.start / w;
+}
+
 // Returns the distances at which a ring sends. A segment that two shards share needs every distance up to theirs, to
 // later shards and, unless causal, to earlier ones.
 std::set<int> expected_hops(const Problem &problem, const std::vector<Window> &shards) {
@@ -134,8 +144,7 @@ std::set<int> expected_hops(const Problem &problem, const std::vector<Window> &s
     for (int a = 0; a < ranks; ++a)
         for (int b = a + 1; b < ranks; ++b)
             for (const BranchSpec &branch : problem.branches) {
-                const std::int64_t w = branch.segment ? branch.segment : problem.length;
-                if (shards[a].length == 0 || shards[b].length == 0 || (shards[a].end() - 1) / w != shards[b].start / w)
+                if (shards[a].length == 0 || shards[b].length == 0 || !may_share(problem, branch, shards[a], shards[b]))
                     continue;
                 for (int distance = 1; distance <= b - a; ++distance) {
                     hops.insert(distance);

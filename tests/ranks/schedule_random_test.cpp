@@ -65,6 +65,25 @@ class Generator {
         return p;
     }
 
+    // Windows beside other branches: shorter and longer than shards, with large dilations, without a limit on a side.
+    Problem window_problem() {
+        Problem p = problem();
+        for (BranchSpec &b : p.branches) {
+            if (chance(0.4))
+                continue;
+            const auto steps = [&] {
+                return chance(0.15) ? -1 : chance(0.1) ? int64_max : number(0, chance(0.5) ? 6 : p.length);
+            };
+            b.kind = ANNULUS_BRANCH_WINDOW;
+            b.segment = 0;
+            b.order = ANNULUS_ORDER_LINEAR;
+            b.query = chance(0.5) ? ANNULUS_QUERY_RESIDUE : ANNULUS_QUERY_DILATED;
+            b.left = steps();
+            b.right = steps();
+        }
+        return p;
+    }
+
     std::vector<std::int64_t> lengths(std::int64_t length) {
         const int ranks = static_cast<int>(number(1, 9));
         if (chance(0.3))
@@ -133,6 +152,16 @@ TEST_P(Random, HostileProblems) {
     for (std::uint64_t i = 0; i < 40; ++i) {
         Generator generator(40 * GetParam() + i);
         const Problem problem = generator.problem();
+        expect_schedules(problem, generator.lengths(problem.length));
+        if (HasFailure())
+            return;
+    }
+}
+
+TEST_P(Random, Windows) {
+    for (std::uint64_t i = 0; i < 40; ++i) {
+        Generator generator(5000 + 40 * GetParam() + i);
+        const Problem problem = generator.window_problem();
         expect_schedules(problem, generator.lengths(problem.length));
         if (HasFailure())
             return;

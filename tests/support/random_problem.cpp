@@ -36,11 +36,11 @@ class Generator {
         return p;
     }
 
-    Problem sliding_problem() {
+    Problem sliding_problem(bool has_global) {
         Problem p = problem();
         for (BranchSpec &b : p.branches)
             if (chance(0.7))
-                b = chance(0.7) ? window(p, b) : global(p, b);
+                b = !has_global || chance(0.7) ? window(p, b) : global(p, b);
         p.keys_once = chance(0.4);
         return p;
     }
@@ -120,7 +120,11 @@ Problem random_problem(std::uint64_t seed) {
 }
 
 Problem random_sliding_problem(std::uint64_t seed) {
-    return Generator(seed).sliding_problem();
+    return Generator(seed).sliding_problem(true);
+}
+
+Problem random_window_problem(std::uint64_t seed) {
+    return Generator(seed).sliding_problem(false);
 }
 
 } // namespace annulus::test

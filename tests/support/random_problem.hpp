@@ -13,4 +13,7 @@ Problem random_problem(std::uint64_t seed);
 // The same with windows and global positions among the branches.
 Problem random_sliding_problem(std::uint64_t seed);
 
+// The same with windows alone, which ranks can share.
+Problem random_window_problem(std::uint64_t seed);
+
 } // namespace annulus::test
