@@ -304,6 +304,10 @@ typedef struct annulus_problem {
  * sums comes back for each. Where processes of one host share a communicator over NCCL, that keeps besides, on each
  * device, room for what has been sent to each rank at once at most, which for one problem is no more than the bytes
  * sent here, rounded up to 2 MiB.
+ *
+ * received_messages counts the messages of rows of K and V that the rank's shards receive, those from shards of its own
+ * as well. A shard gets one or a few from each shard whose keys it attends to, and computes with each by itself. Each
+ * round of attention mass receives as many.
  */
 typedef struct annulus_estimate {
     size_t size;
@@ -315,10 +319,11 @@ typedef struct annulus_estimate {
     uint64_t received_bytes;   /* from all other ranks together */
     uint64_t plan_bytes;       /* host memory of the plan itself */
     annulus_exchange exchange; /* what `auto` comes to; ANNULUS_EXCHANGE_AUTO where there is one rank */
+    int64_t received_messages; /* see above; 0 where there is one rank */
 } annulus_estimate;
 
 #define ANNULUS_ESTIMATE_INIT                                                                                          \
-    { sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, ANNULUS_EXCHANGE_AUTO }
+    { sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, ANNULUS_EXCHANGE_AUTO, 0 }
 
 /* In place of a branch's index: all of the config. */
 #define ANNULUS_ALL_BRANCHES (-1)

@@ -64,6 +64,7 @@ void estimate_traffic(annulus_estimate &, const SequencePlans &, annulus_pass) {
 void estimate_traffic(annulus_estimate &estimate, const RankPlan &plans, annulus_pass pass) {
     estimate.sent_bytes = plans.sent_bytes(pass);
     estimate.received_bytes = plans.received_bytes(pass);
+    estimate.received_messages = plans.received_messages();
     estimate.exchange = plans.ranks() > 1 ? plans.exchange() : ANNULUS_EXCHANGE_AUTO;
 }
 

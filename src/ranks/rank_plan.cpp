@@ -152,6 +152,15 @@ std::uint64_t RankPlan::received_bytes(annulus_pass pass) const {
     return traffic(pass, &ShardPlan::received_bytes);
 }
 
+std::int64_t RankPlan::received_messages() const {
+    std::size_t count = 0;
+    for (const Shared &shared : shared_)
+        for (const Shard &shard : shared.shards)
+            for (const Round &round : shard.plan.schedule().rounds())
+                count += round.receives.size();
+    return static_cast<std::int64_t>(count);
+}
+
 double RankPlan::pairs(std::int32_t branch) const {
     double sum = own_ ? own_->pairs(branch) : 0;
     for (const Shared &shared : shared_)

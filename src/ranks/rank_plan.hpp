@@ -69,6 +69,8 @@ class RankPlan {
     // Return the bytes that the rank exchanges with other ranks in one call of a pass.
     std::uint64_t sent_bytes(annulus_pass pass) const;
     std::uint64_t received_bytes(annulus_pass pass) const;
+    // Returns the number of messages of rows that the rank's shards receive, also from shards of the rank itself.
+    std::int64_t received_messages() const;
 
     // Returns the (query, key) pairs of the rank's queries, as Plan::pairs() counts them.
     double pairs(std::int32_t branch) const;

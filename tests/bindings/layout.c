@@ -69,6 +69,7 @@ int main(void) {
     FIELD(annulus_estimate, received_bytes);
     FIELD(annulus_estimate, plan_bytes);
     FIELD(annulus_estimate, exchange);
+    FIELD(annulus_estimate, received_messages);
     STRUCT(annulus_comm_options);
     FIELD(annulus_comm_options, size);
     FIELD(annulus_comm_options, creation_timeout);

@@ -553,6 +553,8 @@ static void estimates_add_up(void **state) {
                 assert_ok(annulus_estimate_rank(f->context, &problem, pass, &shards, rank, &estimate));
                 assert_true((estimate.exchange == ANNULUS_EXCHANGE_AUTO) == (ranks == 1));
                 assert_true(estimate.plan_bytes > 0 && estimate.plan_bytes < 1 << 20);
+                if (pass == ANNULUS_PASS_FORWARD) /* and rows of K and V are all that travels */
+                    assert_true((estimate.received_messages > 0) == (estimate.received_bytes > 0));
                 sum.pairs += estimate.pairs;
                 sum.flops += estimate.flops;
                 sum.tensor_bytes += estimate.tensor_bytes;

@@ -460,7 +460,7 @@ function estimate(
             check(LibAnnulus.annulus_estimate_problem(context, Ref(problem), which, index, result))
         end
     end
-    names = fieldnames(LibAnnulus.annulus_estimate)[2:end-1] # without size and exchange
+    names = filter(name -> name ∉ (:size, :exchange), fieldnames(LibAnnulus.annulus_estimate))
     numbers = NamedTuple{names}(map(name -> getfield(result[], name), names))
     return (; numbers..., exchange = name_of(result[].exchange, EXCHANGES))
 end

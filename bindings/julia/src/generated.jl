@@ -895,6 +895,10 @@ to them, and in backward their dK and dV come back. In each round of attention m
 sums comes back for each. Where processes of one host share a communicator over NCCL, that keeps besides, on each
 device, room for what has been sent to each rank at once at most, which for one problem is no more than the bytes
 sent here, rounded up to 2 MiB.
+
+received_messages counts the messages of rows of K and V that the rank's shards receive, those from shards of its own
+as well. A shard gets one or a few from each shard whose keys it attends to, and computes with each by itself. Each
+round of attention mass receives as many.
 """ struct annulus_estimate
     size::Csize_t
     pairs::Cdouble
@@ -905,9 +909,10 @@ sent here, rounded up to 2 MiB.
     received_bytes::UInt64 # from all other ranks together
     plan_bytes::UInt64 # host memory of the plan itself
     exchange::annulus_exchange # what `auto` comes to; ANNULUS_EXCHANGE_AUTO where there is one rank
+    received_messages::Int64 # see above; 0 where there is one rank
 end
 
-const ANNULUS_ESTIMATE_INIT = annulus_estimate(sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, ANNULUS_EXCHANGE_AUTO)
+const ANNULUS_ESTIMATE_INIT = annulus_estimate(sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, ANNULUS_EXCHANGE_AUTO, 0)
 
 @doc raw"""
 In place of a branch's index: all of the config.

@@ -40,6 +40,7 @@ class Estimate:
     sent_bytes, received_bytes: messages to and from other ranks.
     plan_bytes: host memory of the plan itself.
     exchange: how the ranks would exchange rows, "ring" or "gather"; "auto" for one rank.
+    received_messages: messages of rows of K and V that the rank's shards receive.
     """
 
     pairs: float
@@ -50,6 +51,7 @@ class Estimate:
     received_bytes: int
     plan_bytes: int
     exchange: Exchange
+    received_messages: int
 
 
 @dataclasses.dataclass(frozen=True)

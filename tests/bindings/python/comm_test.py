@@ -74,6 +74,21 @@ class CommTest(unittest.TestCase):
                     joined = shards.join([parts[i] for parts in found], axis=2 if i == 1 else 1)
                     np.testing.assert_allclose(joined, one, rtol=1e-10, atol=1e-12)
 
+    def test_messages_of_an_estimate(self):
+        """A shard gets a message from each shard whose keys it attends to, also from a shard of its own rank."""
+        for causal, shards, counts in (
+            (False, annulus.Shards([24, 24, 24, 24]), [3, 3, 3, 3]),
+            (True, annulus.Shards([24, 24, 24, 24]), [0, 1, 2, 3]),
+            (True, annulus.Shards.zigzag(96, 2), [2, 1]),  # the shards of rank 1 are neighbours, and count as one
+        ):
+            context = annulus.Context(annulus.Config([(0, 1)], causal=causal))
+            for rank, count in enumerate(counts):
+                for pass_ in ("forward", "backward"):
+                    with self.subTest(causal=causal, shards=shards, rank=rank, pass_=pass_):
+                        options = {"pass_": pass_, "ranks": len(counts), "rank": rank, "shards": shards}
+                        self.assertEqual(context.estimate_rank(96, 2, 8, **options).received_messages, count)
+        self.assertEqual(context.estimate(96, 2, 8).received_messages, 0)
+
     def test_shards(self):
         shards = annulus.Shards.zigzag(11, 2)
         self.assertEqual((shards.lengths, shards.owners), ((3, 3, 3, 2), (0, 1, 1, 0)))

@@ -470,6 +470,10 @@ pub const ANNULUS_PROBLEM_INIT: annulus_problem = annulus_problem {
 /// sums comes back for each. Where processes of one host share a communicator over NCCL, that keeps besides, on each
 /// device, room for what has been sent to each rank at once at most, which for one problem is no more than the bytes
 /// sent here, rounded up to 2 MiB.
+///
+/// received_messages counts the messages of rows of K and V that the rank's shards receive, those from shards of its own
+/// as well. A shard gets one or a few from each shard whose keys it attends to, and computes with each by itself. Each
+/// round of attention mass receives as many.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_estimate {
@@ -487,6 +491,8 @@ pub struct annulus_estimate {
     pub plan_bytes: u64,
     /// what `auto` comes to; ANNULUS_EXCHANGE_AUTO where there is one rank
     pub exchange: annulus_exchange,
+    /// see above; 0 where there is one rank
+    pub received_messages: i64,
 }
 
 pub const ANNULUS_ESTIMATE_INIT: annulus_estimate = annulus_estimate {
@@ -499,6 +505,7 @@ pub const ANNULUS_ESTIMATE_INIT: annulus_estimate = annulus_estimate {
     received_bytes: 0,
     plan_bytes: 0,
     exchange: ANNULUS_EXCHANGE_AUTO,
+    received_messages: 0,
 };
 
 /// In place of a branch's index: all of the config.

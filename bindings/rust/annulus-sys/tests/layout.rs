@@ -47,7 +47,8 @@ fn structs_lie_as_in_c() {
             options
         }
         annulus_estimate {
-            size, pairs, flops, tensor_bytes, workspace_bytes, sent_bytes, received_bytes, plan_bytes, exchange
+            size, pairs, flops, tensor_bytes, workspace_bytes, sent_bytes, received_bytes, plan_bytes, exchange,
+            received_messages
         }
         annulus_comm_options { size, creation_timeout, flags }
         annulus_nccl_id { bytes }

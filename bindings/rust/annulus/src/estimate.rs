@@ -89,6 +89,8 @@ pub struct Estimate {
     pub plan_bytes: u64,
     /// How the ranks exchange rows if the config says [`Exchange::AUTO`]; `AUTO` for one rank.
     pub exchange: Exchange,
+    /// Messages of rows of K and V that the rank's shards receive.
+    pub received_messages: i64,
 }
 
 impl Estimate {
@@ -102,6 +104,7 @@ impl Estimate {
             received_bytes: raw.received_bytes,
             plan_bytes: raw.plan_bytes,
             exchange: Exchange(raw.exchange),
+            received_messages: raw.received_messages,
         }
     }
 }
