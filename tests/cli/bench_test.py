@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """annulus bench and annulus info: checks what they print, not how fast anything is."""
 
+import json
 import os
 import pathlib
 import platform
 import re
+import subprocess
 import unittest.mock
 import xml.etree.ElementTree
 
 from colors import assert_colors_suit_any_ground
-from program import ProgramTest, cuda_device_count, run, run_json
+from program import PROGRAM, ProgramTest, cuda_device_count, has_mpi, mpirun_command, run, run_json
 import oracle
 import tap
 
@@ -68,6 +70,31 @@ class BenchTest(ProgramTest):
             self.assertAlmostEqual(row["time_to_batch_rate"] / ratio, 1)
         one = run_json("bench", "--sequences", "1:33:33", *options)
         self.assertAlmostEqual(one["sequences"][0]["pairs_per_second"] * one["sequences"][0]["seconds"] / (2 * 33 ** 2), 1)
+
+    def test_links(self):
+        """Threads and processes measure their links, and plan reads what they write."""
+        commands = [[PROGRAM, "bench", "--ranks", "3"]]
+        if has_mpi():
+            commands.append([*mpirun_command(2), "bench"])
+        for command, way in zip(commands, ("3 ranks: threads", "2 ranks: processes over MPI")):
+            path = self.path("links.json")
+            done = subprocess.run([*command, "--links", str(path), "--repeats", "5", "--format", "json"], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            links, printed = json.loads(path.read_text(encoding="utf-8")), json.loads(done.stdout)["links"]
+            self.assertIn(way, links["source"])
+            self.assertEqual(links["same_host"]["bytes_per_second"], printed["same_host_bytes_per_second"])
+            self.assertGreater(links["same_host"]["bytes_per_second"], 0)
+            self.assertGreaterEqual(links["agreement_seconds"], 0)
+            plan = run_json("plan", "--tokens", 4096, "--heads", 2, "--head-dim", 64, "--dtype", "float16", "--branch",
+                            "0:1", "--ranks", 2, "--gpu", "H100", "--links", path)
+            self.assertEqual(plan["links"]["source"], links["source"])
+            path.unlink()
+        for options, says in ((["--ranks", 1], "give --ranks"), (["--ranks", 2, "--weak"], "--links"),
+                              (["--ranks", 2, *SMALL[1:9]], "--links"), (["--ranks", 2, "--scaling"], "--")):
+            self.assert_refused(run("bench", "--links", self.path("links.json"), *options), says=says)
+        self.assert_refused(run("bench", "--links", self.path("missing/links.json"), "--ranks", 2), says="--links")
+        self.assertEqual(self.names(), [])
 
     def test_plot(self):
         """The plot has a bar for each row of the table, as long as its number. On it is a line for the spread, beside

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """annulus plan: compares its sums with counts of the definition's pairs and rows."""
 
+import json
 import re
 import xml.etree.ElementTree
 
 from colors import assert_colors_suit_any_ground
-from program import ProgramTest, np, run, run_json
+from program import ProgramTest, cuda_device_count, np, run, run_json
 import oracle
 import tap
 
@@ -171,6 +172,155 @@ class PlanTest(ProgramTest):
                                                 (9, 2 ** 40, 4, 8, 1), (9, 4, -4, 8, 1)))):
             with self.subTest(options=options):
                 self.assert_refused(run("plan", *options))
+
+
+H100 = ["--gpu", "H100", "--dtype", "bfloat16"]
+GPUS = {"A100": 8.0, "L40S": 8.9, "H100": 9.0, "H200": 9.0, "B200": 10.0}
+
+
+class GpuTest(ProgramTest):
+    """GPUs that need not be here."""
+
+    def times(self, *options):
+        plan = run_json("plan", *options)
+        return plan, {row["quantity"]: (row["forward"], row["backward"]) for row in plan["time"]}
+
+    def test_every_plan_names_its_device(self):
+        sizes = [*SIZES, *BRANCH_OPTIONS]
+        self.assertEqual(run_json("plan", *sizes)["problem"]["device"], "cpu")
+        self.assertNotIn("time", run_json("plan", *sizes))
+        for name, capability in GPUS.items():
+            with self.subTest(name):
+                plan, times = self.times(*sizes, "--gpu", name, "--dtype", "float16")
+                self.assertEqual(plan["problem"]["device"], name)
+                self.assertEqual(plan["gpu"]["compute_capability"], capability)
+                engine = "fused" if capability == 9.0 else "mma"
+                self.assertEqual([plan["problem"][f"{pass_}_engine"] for pass_ in ("forward", "backward")], 2 * [engine])
+                self.assertGreater(min(times["seconds"]), 0)
+
+    def test_engines(self):
+        for name, dtype, dim, engine, engines in (
+                ("H100", "float32", 64, "auto", ["mma", "mma"]), ("H100", "float32", 136, "auto", ["mma", "gemm"]),
+                ("L40S", "float32", 200, "auto", ["gemm", "gemm"]), ("A100", "float32", 200, "auto", ["mma", "gemm"]),
+                ("H100", "float16", 256, "auto", ["fused", "fused"]), ("H100", "float16", 64, "mma", ["mma", "mma"]),
+                ("H200", "bfloat16", 64, "gemm", ["gemm", "gemm"])):
+            with self.subTest(name=name, dtype=dtype, dim=dim, engine=engine):
+                plan, times = self.times("--tokens", 1000, "--heads", 2, "--head-dim", dim, "--dtype", dtype, "--branch",
+                                         "0:1", "--gpu", name, "--engine", engine)
+                problem = plan["problem"]
+                self.assertEqual([problem["forward_engine"], problem["backward_engine"]], engines)
+                # Gemm has no prediction.
+                self.assertEqual([seconds is None for seconds in times["seconds"]], [e == "gemm" for e in engines])
+
+    def test_kernel_times(self):
+        """Times on one GPU are within 20 % of times that were measured (doc/performance.md)."""
+        for tokens, options, measured in (
+                (250001, ["--heads", 16, "--head-dim", 128, "--preset", "longnet:2048,2,2,6"], (11.6e-3, 38.9e-3)),
+                (70000, ["--heads", 16, "--head-dim", 48, "--preset", "gigapath"], (3.37e-3, 9.45e-3)),
+                (16384, ["--heads", 16, "--head-dim", 128, "--branch", "0:1", "--causal"], (1.66e-3, 5.17e-3))):
+            _, times = self.times("--tokens", tokens, *options, *H100)
+            for predicted, seconds in zip(times["seconds"], measured):
+                self.assertLess(abs(predicted / seconds - 1), 0.2, (tokens, options))
+
+    def test_times_add_up(self):
+        for ranks, hosts, options in ((1, 1, []), (2, 1, []), (6, 3, []), (6, 3, ["--exchange", "ring"]),
+                                      (4, 2, ["--causal", "--shards", "zigzag"])):
+            with self.subTest(ranks=ranks, hosts=hosts, options=options):
+                plan, times = self.times("--tokens", 100_003, "--heads", 4, "--head-dim", 64, "--branch", "2048:1",
+                                         "--branch", "0:16", "--ranks", ranks, "--hosts", hosts, *options, *H100)
+                for i in range(2):
+                    part = {key: pair[i] for key, pair in times.items()}
+                    self.assertAlmostEqual(part["seconds"], sum(part[key] for key in (
+                        "kernel_seconds", "exposed_seconds", "launch_seconds", "agreement_seconds")))
+                    self.assertLessEqual(part["exposed_seconds"], part["message_seconds"])
+                    self.assertAlmostEqual(part["efficiency"], part["mean_kernel_seconds"] / part["seconds"])
+                    self.assertEqual(part["message_seconds"] > 0, ranks > 1)
+                self.assertEqual("links" in plan, ranks > 1)
+
+    def test_links(self):
+        """Messages take as long as the file says: an exchange of all rows forward, and of their gradients backward."""
+        path = self.path("links.json")
+        link = {"exchange_seconds": 3.0, "bytes_per_second": 1e6}
+        near = {"annulus_links": 1, "source": "a test", "agreement_seconds": 7.0, "same_host": link}
+        far = {**near, "other_hosts": {"exchange_seconds": 5.0, "bytes_per_second": 2e6}}
+        sizes = ["--tokens", 4096, "--heads", 2, "--head-dim", 64, "--ranks", 4, *H100]
+        for contents, hosts, branch, exchange, rate in (
+                (near, 1, "0:1", 3.0, 1e6), (far, 1, "0:1", 3.0, 1e6), (far, 2, "0:1", 5.0, 2e6),
+                (far, 2, "2048:1", 3.0, 1e6)):  # segments inside a host
+            with self.subTest(hosts=hosts, branch=branch):
+                path.write_text(json.dumps(contents), encoding="utf-8")
+                plan, times = self.times(*sizes, "--branch", branch, "--exchange", "gather", "--hosts", hosts, "--links",
+                                         path)
+                self.assertEqual(plan["links"]["source"], "a test")
+                self.assertEqual(times["agreement_seconds"], (7.0, 7.0))
+                sent = {row["quantity"]: row["largest_rank"] for row in plan["cost"]}
+                self.assertAlmostEqual(times["message_seconds"][0], exchange + sent["forward_sent_bytes"] / rate)
+                self.assertAlmostEqual(times["message_seconds"][1], 2 * exchange + sent["backward_sent_bytes"] / rate)
+        good = [*sizes, "--branch", "0:1", "--links", path]
+        for contents, says in (
+                ("{", "is not JSON"), ("[]", "must be an object"), ({}, "'annulus_links' is missing"),
+                ({**near, "annulus_links": 2}, "'annulus_links' is 2"), ({**near, "source": 3}, "'source' is 3"),
+                ({**near, "agreement_seconds": -1}, "'agreement_seconds' is -1"),
+                ({**near, "same_host": {**link, "bytes_per_second": 0}}, "'bytes_per_second' is 0"),
+                ({**near, "same_host": []}, "must be an object"),
+                ({key: value for key, value in far.items() if key != "same_host"}, "has no link in a host")):
+            with self.subTest(says):
+                path.write_text(contents if isinstance(contents, str) else json.dumps(contents), encoding="utf-8")
+                self.assert_refused(run("plan", *good), says=says)
+        path.write_text(json.dumps(near), encoding="utf-8")
+        self.assert_refused(run("plan", *good, "--hosts", 2), says="has no link between hosts")
+        self.assert_refused(run("plan", *good, "--links", self.path("none.json")), says="--links")
+
+    def test_least_ranks(self):
+        """The tensors and workspace of a rank fit with that number of ranks, and not with one less."""
+        sizes = ["--tokens", 40_000_000, "--heads", 16, "--head-dim", 128, "--branch", "2048:1", "--branch", "8192:4"]
+        plan = run_json("plan", *sizes, *H100)
+        for pass_ in ("forward", "backward"):
+            least = plan["gpu"][f"{pass_}_least_ranks"]
+            self.assertGreater(least, 1)
+            for ranks in (least - 1, least):
+                cost = {row["quantity"]: row for row in run_json("plan", *sizes, *H100, "--ranks", ranks)["cost"]}
+                self.assertEqual(cost[f"{pass_}_memory_bytes"]["smallest_rank"] <= plan["gpu"]["memory_bytes"],
+                                 ranks == least, ranks)
+        self.assertEqual(run_json("plan", *SIZES, *BRANCH_OPTIONS, *H100)["gpu"]["backward_least_ranks"], 1)
+
+    def test_options_that_change_the_plan(self):
+        sizes = ["--tokens", 100_000, "--heads", 8, "--head-dim", 64, "--branch", "0:1", "--gpu", "H100"]
+        plan, exact = self.times(*sizes)
+        _, tf32 = self.times(*sizes, "--tf32")
+        limited, _ = self.times(*sizes, "--workspace-limit", "64Mi")
+        for i, pass_ in enumerate(("forward", "backward")):
+            self.assertLess(tf32["seconds"][i], exact["seconds"][i])
+            workspace = [next(row["total"] for row in found["cost"] if row["quantity"] == f"{pass_}_workspace_bytes")
+                         for found in (plan, limited)]
+            self.assertGreater(workspace[0], 64 << 20)
+            self.assertEqual(workspace[1], 64 << 20)
+
+    def test_sequences(self):
+        """Pairs of packed sequences, on this machine and on a GPU."""
+        options = ["--sequences", "5:10:50", "--heads", 2, "--head-dim", 16, "--branch", "0:1", "--dtype", "float16"]
+        pairs = 2 * sum(n * n for n in (10, 20, 30, 40, 50))
+        for more in ([], ["--gpu", "A100"], ["--ranks", 3, "--shards", "balanced"]):
+            plan = run_json("plan", *options, *more)
+            self.assertEqual((plan["problem"]["tokens"], plan["problem"]["sequences"]), (150, 5))
+            cost = {row["quantity"]: row["total"] for row in plan["cost"]}
+            self.assertEqual(cost["forward_flops"], 4 * 16 * pairs)
+
+    def test_refusals(self):
+        good = [*SIZES, *BRANCH_OPTIONS]
+        for options, says in (
+                (["--gpu", "V100"], "--gpu"), (["--hosts", 2, "--ranks", 2], "give --gpu"),
+                (["--links", "x.json"], "give --gpu"), (["--gpu", "H100", "--device", "cuda"], "--device cuda:0"),
+                ([*H100, "--hosts", 2], "--hosts 2"), (["--gpu", "H100", "--dtype", "float64"], "--dtype float64"),
+                (["--gpu", "H100", "--engine", "fused"], "--engine fused"),
+                (["--gpu", "A100", "--dtype", "float16", "--engine", "fused"], "--engine fused"),
+                (["--gpu", "H100", "--engine", "cpu"], "--engine cpu"), ([*H100, "--threads", 2], "--threads 2"), (["--sequences", "5:10:50"], "--sequences")):
+            with self.subTest(options=options):
+                self.assert_refused(run("plan", *good, *options), says=says)
+        self.assert_refused(run("plan", *good[2:]), says="--tokens or --sequences")
+        if cuda_device_count() == 0:
+            self.assert_refused(run("plan", *good, "--device", "cuda"), says="such as --gpu H100")
+        self.assert_refused(run("plan", *good[2:8], *BRANCH_OPTIONS, "--sequences", "1:2"), says="COUNT:MIN:MAX")
 
 
 class PictureTest(ProgramTest):

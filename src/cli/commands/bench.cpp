@@ -5,12 +5,14 @@
 #include "cli/commands/bench_case.hpp"
 #include "cli/commands/bench_cases.hpp"
 #include "cli/commands/bench_host.hpp"
+#include "cli/commands/bench_links.hpp"
 #include "cli/commands/bench_plot.hpp"
 #include "cli/commands/bench_ranks.hpp"
 #include "cli/commands/bench_scaling.hpp"
 #include "cli/commands/bench_sequences.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/commands/context.hpp"
+#include "cli/commands/links.hpp"
 #include "cli/commands/machine_facts.hpp"
 #include "cli/commands/problem_options.hpp"
 #include "cli/devices/memory.hpp"
@@ -36,7 +38,8 @@ struct BenchOptions {
     std::string sequences; // empty: none
     RankOptions ranks;
     bool weak = false;
-    std::string plot; // path; empty: no picture
+    std::string links; // path; empty: does not measure links
+    std::string plot;  // path; empty: no picture
     std::string format = "text";
 };
 
@@ -203,6 +206,36 @@ void bench_several_ranks(const BenchOptions &options, Ranks &ranks) {
     finish(options, report);
 }
 
+void bench_links(const BenchOptions &options, Ranks &ranks) {
+    Links links;
+    Report report;
+    ranks.run([&](const Rank &rank) {
+        const std::unique_ptr<Memory> memory = make_memory(rank.execution.device, rank.execution.thread_count());
+        const Links measured = measure_links(rank, *memory, options.repeats);
+        if (rank.index != 0)
+            return;
+        links = measured;
+        report.add(machine_facts(options.repeats, *memory, {}));
+    });
+    if (!ranks.has_rank_0())
+        return;
+    report.add(link_facts(links));
+    finish(options, report);
+    write_file("--links", options.links, links_text(links));
+}
+
+// Throws if --links comes with an option that it would ignore.
+void check_links_options(const BenchOptions &options, int ranks) {
+    if (options.links.empty())
+        return;
+    if (ranks == 1)
+        throw bad_input("--links measures the links between ranks: give --ranks");
+    if (is_custom(options) || !options.problem.dtype.empty() || options.scaling || options.weak ||
+        !options.sequences.empty() || !options.plot.empty() || options.ranks.sharding != Sharding::even)
+        throw bad_input("--links has problems of its own, and no picture: of the other options for problems, ranks and "
+                        "pictures only --repeats, --ranks and --timeout can be given with it");
+}
+
 void bench(const BenchOptions &options) {
     if (is_custom(options) && options.scaling)
         throw bad_input("--scaling has a problem and a pattern of its own");
@@ -224,7 +257,12 @@ void bench(const BenchOptions &options) {
             throw bad_input("--weak compares several ranks with one: give --ranks");
         if (!options.plot.empty() && ranks->has_rank_0())
             OutputFile("--plot", options.plot, 1); // a path that cannot be written fails before the measurements
-        if (ranks->count() > 1)
+        check_links_options(options, ranks->count());
+        if (!options.links.empty() && ranks->has_rank_0())
+            OutputFile("--links", options.links, 1);
+        if (!options.links.empty())
+            bench_links(options, *ranks);
+        else if (ranks->count() > 1)
             bench_several_ranks(options, *ranks);
         else
             bench_one_rank(options);
@@ -257,6 +295,11 @@ void add_bench_command(CLI::App &program) {
     command
         .flag("--weak", options->weak,
               "The tokens are those of each rank, and one rank computes as many; else it computes all")
+        .group("Ranks");
+    command
+        .file("--links", options->links,
+              "Measure how fast the ranks agree and how fast the links between them are instead, and save it to this "
+              "JSON file for plan --links")
         .group("Ranks");
     command.file("--plot", options->plot, "Draw the rates of the table, or with --scaling a token's times, as SVG")
         .ends_in(".svg");

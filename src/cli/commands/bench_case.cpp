@@ -15,7 +15,7 @@ Workload::Workload(const BenchCase &bench_case, const Rank &rank, Memory &memory
     }
     problem_.options = &options_;
     memory.order(context_.get());
-    const Shards shards = rank.shards(context_.get(), problem_);
+    const Shards shards = bench_case.shards ? *bench_case.shards : rank.shards(context_.get(), problem_);
     rows_ = shards.rows(rank.index);
     rank.join(context_.get(), shards);
     forward_estimate_ = estimate_of(context_.get(), problem_, ANNULUS_PASS_FORWARD);

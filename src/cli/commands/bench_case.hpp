@@ -23,6 +23,7 @@ struct BenchCase {
     ProblemOptions problem;
     PatternOptions pattern;
     std::vector<std::int64_t> sequence_starts = {}; // starts of packed sequences, then the end; empty: none
+    std::optional<Shards> shards = {};              // none: as the rank's options say
 };
 
 struct PassTimes {

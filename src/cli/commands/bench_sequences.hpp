@@ -5,21 +5,12 @@
 
 #include "cli/commands/pattern_options.hpp"
 #include "cli/commands/problem_options.hpp"
+#include "cli/commands/sequence_lengths.hpp"
 #include "cli/devices/execution_options.hpp"
 #include "cli/devices/memory.hpp"
 #include "cli/report/report.hpp"
 
-#include <cstdint>
-#include <string>
-
 namespace annulus::cli {
-
-struct SequenceLengths {
-    std::int64_t count = 0, min_length = 0, max_length = 0;
-};
-
-// Parses COUNT:MIN:MAX, the value of --sequences. Throws Failure if it is not of that form.
-SequenceLengths parse_sequence_lengths(const std::string &text);
 
 // Measures both in turns and adds the table to the report. `problem` gives all sizes but the tokens and the batch.
 void bench_sequences(const SequenceLengths &lengths, const ProblemOptions &problem, const PatternOptions &pattern,

@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// annulus plan: estimates what a problem costs, on one rank or on several that share the sequence.
+// annulus plan: estimates what a problem costs, on one rank or on several that share the sequence, on this machine or
+// on GPUs that are not here.
 #include "cli/arrays/output_file.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/commands/context.hpp"
+#include "cli/commands/links.hpp"
 #include "cli/commands/pattern_picture.hpp"
+#include "cli/commands/plan_estimates.hpp"
+#include "cli/commands/plan_time.hpp"
 #include "cli/commands/problem_options.hpp"
+#include "cli/commands/sequence_lengths.hpp"
+#include "cli/devices/gpu_models.hpp"
 #include "cli/ranks/ranks.hpp"
+#include "cli/report/failure.hpp"
 #include "cli/report/report.hpp"
 #include "cli/report/text.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,9 +31,13 @@ namespace {
 
 struct PlanOptions {
     ProblemOptions problem;
+    std::string sequences; // empty: none
     std::int32_t ranks = 1;
     Sharding sharding = Sharding::even;
-    std::string svg; // path; empty: no picture
+    std::string gpu; // empty: plans for the device of `execution`
+    std::int32_t hosts = 1;
+    std::string links; // path; empty: what is known of the GPU
+    std::string svg;   // path; empty: no picture
     std::string format = "text";
     PatternOptions pattern;
     ExecutionOptions execution;
@@ -63,78 +76,44 @@ struct Cost {
     Bytes tensors, gradients;
 };
 
-annulus_estimate estimate_of_rank(annulus_context *context, const annulus_problem &problem, annulus_pass pass,
-                                  const Shards &shards, std::int32_t rank) {
-    const annulus_shards view = shards.view();
-    if (view.ranks == 1)
-        return estimate_of(context, problem, pass);
-    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    check(annulus_estimate_rank(context, &problem, pass, &view, rank, &estimate));
-    return estimate;
-}
-
-// The contexts that estimate. `all` has every branch. With several ranks `alone` has a context for each branch, which
-// estimates the branch's pairs and the rows that it needs of other ranks. With one rank `alone` is empty.
-struct PlanContexts {
-    Context all;
-    std::vector<Context> alone;
-};
-
-PlanContexts make_contexts(Context all, const PlanOptions &options, const annulus_problem &problem,
-                           const Shards &shards) {
-    PlanContexts contexts{std::move(all), {}};
-    if (options.ranks == 1)
-        return contexts;
-    ExecutionOptions execution = options.execution;
-    // Finds the choice of `auto` once and not again for each rank.
-    execution.exchange =
-        exchange_name(estimate_of_rank(contexts.all.get(), problem, ANNULUS_PASS_FORWARD, shards, 0).exchange);
-    contexts.all = make_context(options.pattern, execution, problem.heads);
-    execution.exchange = exchange_name(ANNULUS_EXCHANGE_GATHER);
-    execution.workspace_limit = 0;
-    for (const Config &config : options.pattern.one_by_one(problem.heads))
-        contexts.alone.push_back(make_context(config.get(), execution));
-    return contexts;
-}
-
-annulus_estimate estimate_of_branch(const PlanContexts &contexts, const annulus_problem &problem, const Shards &shards,
-                                    std::int32_t rank, std::size_t branch) {
-    if (contexts.alone.empty())
-        return estimate_of(contexts.all.get(), problem, ANNULUS_PASS_FORWARD, static_cast<std::int32_t>(branch));
-    return estimate_of_rank(contexts.alone[branch].get(), problem, ANNULUS_PASS_FORWARD, shards, rank);
-}
-
-void add_pass(PassCost &cost, const annulus_estimate &estimate) {
+void add_pass(PassCost &cost, const annulus_estimate &estimate, std::uint64_t workspace_bytes) {
     cost.flops.add(estimate.flops);
-    cost.workspace.add(estimate.workspace_bytes);
-    cost.memory.add(estimate.tensor_bytes + estimate.workspace_bytes);
+    cost.workspace.add(workspace_bytes);
+    cost.memory.add(estimate.tensor_bytes + workspace_bytes);
     cost.sent.add(estimate.sent_bytes);
     cost.received.add(estimate.received_bytes);
 }
 
-void add_rank(Cost &cost, const PlanContexts &contexts, const annulus_problem &problem, const Shards &shards,
-              std::int32_t rank) {
-    for (std::size_t i = 0; i < cost.branches.size(); ++i) {
-        const annulus_estimate part = estimate_of_branch(contexts, problem, shards, rank, i);
-        cost.branches[i].pairs.add(part.pairs);
-        cost.branches[i].received.add(part.received_bytes);
+Cost cost_of(const PlannedJob &job, const std::vector<RankEstimates> &ranks, const std::optional<Gpu> &gpu) {
+    Cost cost{};
+    cost.branches.resize(ranks.front().branch_pairs.size());
+    for (const RankEstimates &rank : ranks) {
+        const auto add = [&](PassCost &pass_cost, annulus_pass pass, const annulus_estimate &estimate) {
+            const std::uint64_t workspace =
+                gpu ? gpu_workspace_bytes(job, pass, gpu->engine(pass), estimate, rank.rows, ranks.size() > 1)
+                    : estimate.workspace_bytes;
+            add_pass(pass_cost, estimate, workspace);
+        };
+        add(cost.forward, ANNULUS_PASS_FORWARD, rank.forward);
+        add(cost.backward, ANNULUS_PASS_BACKWARD, rank.backward);
+        for (std::size_t i = 0; i < cost.branches.size(); ++i) {
+            cost.branches[i].pairs.add(rank.branch_pairs[i]);
+            cost.branches[i].received.add(rank.branch_received[i]);
+        }
+        cost.exchange = rank.forward.exchange;
+        cost.tensors.add(rank.forward.tensor_bytes);
+        cost.gradients.add(rank.backward.tensor_bytes - rank.forward.tensor_bytes);
+        cost.rows.add(rank.rows);
     }
-    const auto estimate_pass = [&](annulus_pass pass) {
-        return estimate_of_rank(contexts.all.get(), problem, pass, shards, rank);
-    };
-    const annulus_estimate forward = estimate_pass(ANNULUS_PASS_FORWARD),
-                           backward = estimate_pass(ANNULUS_PASS_BACKWARD);
-    add_pass(cost.forward, forward);
-    add_pass(cost.backward, backward);
-    cost.exchange = forward.exchange;
-    cost.tensors.add(forward.tensor_bytes);
-    cost.gradients.add(backward.tensor_bytes - forward.tensor_bytes);
-    cost.rows.add(shards.rows(rank));
+    return cost;
 }
 
-// Returns the engine that would compute a pass on one rank. With several ranks each rank chooses an engine for its own
-// part.
-Cell engine_cell(annulus_context *context, const annulus_problem &problem, annulus_pass pass, std::int32_t ranks) {
+// Returns the engine that would compute a pass on one rank. With several ranks each rank of this machine chooses an
+// engine for its own part.
+Cell engine_cell(annulus_context *context, const annulus_problem &problem, annulus_pass pass, std::int32_t ranks,
+                 const std::optional<Gpu> &gpu) {
+    if (gpu)
+        return text_cell(annulus_engine_name(gpu->engine(pass)));
     if (ranks > 1)
         return missing_cell();
     annulus_engine engine = ANNULUS_ENGINE_AUTO;
@@ -142,25 +121,53 @@ Cell engine_cell(annulus_context *context, const annulus_problem &problem, annul
     return text_cell(annulus_engine_name(engine));
 }
 
-Facts problem_facts(annulus_context *context, const annulus_problem &problem, std::int32_t ranks, const Cost &cost) {
-    return {"problem",
-            "Problem",
-            {{{"tokens", "tokens N"}, count_cell(problem.sequence_length)},
-             {{"ranks", "ranks"}, count_cell(ranks)},
-             {{"tokens_per_rank", "tokens a rank, at most"}, count_cell(cost.rows.largest)},
-             {{"exchange", "exchange"}, ranks > 1 ? text_cell(exchange_name(cost.exchange)) : missing_cell()},
-             {{"batch", "batch B"}, count_cell(problem.batch)},
-             {{"heads", "heads H"}, count_cell(problem.heads)},
-             {{"kv_heads", "key/value heads G"}, count_cell(problem.kv_heads)},
-             {{"head_dim", "head dimension D"}, count_cell(problem.head_dim)},
-             {{"dtype", "dtype"}, text_cell(annulus_dtype_name(problem.dtype))},
-             {{"forward_engine", "engine, forward"}, engine_cell(context, problem, ANNULUS_PASS_FORWARD, ranks)},
-             {{"backward_engine", "engine, backward"}, engine_cell(context, problem, ANNULUS_PASS_BACKWARD, ranks)}}};
+Facts problem_facts(annulus_context *context, const PlannedJob &job, std::int32_t ranks, std::int32_t hosts,
+                    const Cost &cost, const std::optional<Gpu> &gpu) {
+    const annulus_problem &problem = job.problem;
+    const std::int64_t sequences = problem.options ? problem.options->sequence_count : 0;
+    return {
+        "problem",
+        "Problem",
+        {{{"device", "device"}, text_cell(gpu ? gpu->model.name : device_name(job.execution.device))},
+         {{"tokens", "tokens N"}, count_cell(problem.sequence_length)},
+         {{"sequences", "sequences"}, sequences > 0 ? count_cell(sequences) : missing_cell()},
+         {{"ranks", "ranks"}, count_cell(ranks)},
+         {{"hosts", "hosts"}, gpu ? count_cell(hosts) : missing_cell()},
+         {{"tokens_per_rank", "tokens a rank, at most"}, count_cell(cost.rows.largest)},
+         {{"exchange", "exchange"}, ranks > 1 ? text_cell(exchange_name(cost.exchange)) : missing_cell()},
+         {{"batch", "batch B"}, count_cell(problem.batch)},
+         {{"heads", "heads H"}, count_cell(problem.heads)},
+         {{"kv_heads", "key/value heads G"}, count_cell(problem.kv_heads)},
+         {{"head_dim", "head dimension D"}, count_cell(problem.head_dim)},
+         {{"dtype", "dtype"}, text_cell(annulus_dtype_name(problem.dtype))},
+         {{"forward_engine", "engine, forward"}, engine_cell(context, problem, ANNULUS_PASS_FORWARD, ranks, gpu)},
+         {{"backward_engine", "engine, backward"}, engine_cell(context, problem, ANNULUS_PASS_BACKWARD, ranks, gpu)}}};
 }
 
-Table cost_table(const Cost &cost) {
+// Returns the data sheet of the GPU, and how many of these have the memory.
+Facts gpu_facts(const PlannedJob &job, const Gpu &gpu, Sharding sharding) {
+    const GpuModel &model = gpu.model;
+    const auto least = [&](annulus_pass pass) {
+        const std::optional<std::int32_t> ranks = least_ranks(job, pass, gpu, sharding);
+        return ranks ? count_cell(*ranks) : missing_cell();
+    };
+    return {"gpu",
+            "GPU, by its data sheet; its memory holds the tensors and workspace of attention alone",
+            {{{"compute_capability", "compute capability"}, real_cell(model.capability / 10.0, 1)},
+             {{"multiprocessors", "multiprocessors"}, count_cell(model.multiprocessors)},
+             {{"memory_bytes", "memory"}, bytes_cell(model.memory_bytes)},
+             {{"tensor_flops_per_second", "products in 16 bits"}, scaled_cell(model.tensor_flops, "FLOP/s")},
+             {{"float32_flops_per_second", "float32"}, scaled_cell(model.float32_flops, "FLOP/s")},
+             {{"memory_bytes_per_second", "memory, rate"}, scaled_cell(model.memory_rate, "B/s")},
+             {{"link_bytes_per_second", std::string(model.link) + ", each way"}, scaled_cell(model.link_rate, "B/s")},
+             {{"forward_least_ranks", "GPUs with enough memory, forward"}, least(ANNULUS_PASS_FORWARD)},
+             {{"backward_least_ranks", "GPUs with enough memory, backward"}, least(ANNULUS_PASS_BACKWARD)}}};
+}
+
+// is_bound: the workspace is the most that a call takes.
+Table cost_table(const Cost &cost, bool is_bound) {
     Table table{"cost",
-                "Cost",
+                is_bound ? "Cost; workspace and memory at most" : "Cost",
                 {{"quantity", ""},
                  {"total", "all ranks"},
                  {"largest_rank", "largest rank"},
@@ -216,29 +223,105 @@ Table branch_table(const Cost &cost, const std::vector<std::string> &labels) {
     return table;
 }
 
-void plan(const PlanOptions &options) {
-    const annulus_problem problem = options.problem.problem();
-    const std::vector<std::string> labels = options.pattern.labels(problem.heads);
-    Context all = make_context(options.pattern, options.execution, problem.heads);
-    const Shards shards(all.get(), problem, options.ranks, options.sharding);
-    const PlanContexts contexts = make_contexts(std::move(all), options, problem, shards);
-    Cost cost{};
-    cost.branches.resize(labels.size());
-    for (std::int32_t rank = 0; rank < options.ranks; ++rank)
-        add_rank(cost, contexts, problem, shards, rank);
+// Throws unless the options for GPUs that are not here fit together.
+void check_gpu_options(const PlanOptions &options) {
+    if (options.gpu.empty() && (options.hosts > 1 || !options.links.empty()))
+        throw bad_input(std::string(options.hosts > 1 ? "--hosts" : "--links") +
+                        ": times are predicted for GPUs by name: give --gpu, such as --gpu H100");
+    if (!options.gpu.empty() && options.execution.device.kind != ANNULUS_DEVICE_CPU)
+        throw bad_input("--gpu " + options.gpu + ": plans for a GPU that need not be here; --device " +
+                        device_name(options.execution.device) + " cannot be given with it");
+    if (!options.gpu.empty() && options.execution.threads != 0)
+        throw bad_input("--threads " + std::to_string(options.execution.threads) +
+                        ": is for CPUs; it cannot be given with --gpu");
+    if (options.hosts > options.ranks)
+        throw bad_input("--hosts " + std::to_string(options.hosts) + ": must be at most the number of ranks, " +
+                        std::to_string(options.ranks));
+    if (options.sequences.empty() && !options.problem.tokens)
+        throw bad_input("--tokens or --sequences must be given");
+    if (!options.sequences.empty() && (options.problem.tokens || options.problem.batch != 1))
+        throw bad_input("--sequences says how many tokens there are: --tokens and --batch cannot be given with it");
+}
 
-    if (!options.svg.empty()) {
-        const std::string caption = std::to_string(problem.sequence_length) + " tokens: " + joined(labels, " + ") +
-                                    (options.pattern.causal ? ", causal" : "") +
-                                    (options.ranks > 1 ? "; " + std::to_string(options.ranks) + " ranks" : "");
-        const Config config = options.pattern.config(problem.heads);
-        write_file("--svg", options.svg,
-                   draw_pattern(config.get(), problem.sequence_length, problem.heads, shards, options.ranks, caption));
+std::optional<Gpu> gpu_of(const PlanOptions &options, const annulus_problem &problem) {
+    if (options.gpu.empty())
+        return std::nullopt;
+    const GpuModel &model = gpu_model(options.gpu);
+    const std::string &wanted = options.execution.engine;
+    return Gpu{model, engine_on(model, problem, ANNULUS_PASS_FORWARD, wanted),
+               engine_on(model, problem, ANNULUS_PASS_BACKWARD, wanted)};
+}
+
+Links links_of(const PlanOptions &options, const GpuModel &model) {
+    const Links links = options.links.empty() ? known_links(model, options.hosts) : read_links(options.links);
+    if (options.hosts > 1 && !links.other_hosts)
+        throw bad_input("--links " + options.links + ": has no link between hosts, which --hosts " +
+                        std::to_string(options.hosts) + " needs");
+    if (options.hosts < options.ranks && !links.same_host)
+        throw bad_input("--links " + options.links + ": has no link in a host, which " + std::to_string(options.ranks) +
+                        " ranks on " + std::to_string(options.hosts) + " hosts need");
+    return links;
+}
+
+void draw(const PlanOptions &options, const PlannedJob &job, const Shards &shards,
+          const std::vector<std::string> &labels) {
+    const std::int32_t heads = job.problem.heads;
+    const std::string caption = std::to_string(job.problem.sequence_length) + " tokens: " + joined(labels, " + ") +
+                                (options.pattern.causal ? ", causal" : "") +
+                                (options.ranks > 1 ? "; " + std::to_string(options.ranks) + " ranks" : "");
+    const Config config = options.pattern.config(heads);
+    write_file("--svg", options.svg,
+               draw_pattern(config.get(), job.problem.sequence_length, heads, shards, options.ranks, caption));
+}
+
+Context make_plan_context(const PlannedJob &job) {
+    try {
+        return make_context(job.pattern, job.execution, job.problem.heads);
+    } catch (const Failure &failure) {
+        if (job.execution.device.kind == ANNULUS_DEVICE_CPU)
+            throw;
+        throw Failure(failure.exit_code(),
+                      std::string(failure.what()) + "; --gpu plans for a GPU that is not here, such as --gpu H100");
     }
+}
+
+void plan(const PlanOptions &options) {
+    check_gpu_options(options);
+    PlannedJob job{options.problem.problem(), options.pattern, options.execution};
+    std::vector<std::int64_t> starts;
+    annulus_call_options call = ANNULUS_CALL_OPTIONS_INIT;
+    if (!options.sequences.empty()) {
+        if (!options.svg.empty())
+            throw bad_input("--svg: draws one sequence, without --sequences");
+        starts = starts_of(parse_sequence_lengths(options.sequences));
+        call.sequence_count = static_cast<std::int64_t>(starts.size()) - 1;
+        call.sequence_starts = starts.data();
+        job.problem.sequence_length = starts.back();
+        job.problem.options = &call;
+    }
+    const std::optional<Gpu> gpu = gpu_of(options, job.problem);
+    if (gpu) { // the CPU plans; the numbers that depend on its engine do not count
+        job.execution.engine.clear();
+        job.execution.threads = 1;
+    }
+    const std::vector<std::string> labels = options.pattern.labels(job.problem.heads);
+    const Context context = make_plan_context(job);
+    const Shards shards(context.get(), job.problem, options.ranks, options.sharding);
+    const std::vector<RankEstimates> ranks = estimate_ranks(context.get(), job, shards);
+    const Cost cost = cost_of(job, ranks, gpu);
+    if (!options.svg.empty())
+        draw(options, job, shards, labels);
     Report report;
-    report.add(problem_facts(contexts.all.get(), problem, options.ranks, cost));
-    report.add(cost_table(cost));
+    report.add(problem_facts(context.get(), job, options.ranks, options.hosts, cost, gpu));
+    report.add(cost_table(cost, gpu.has_value()));
     report.add(branch_table(cost, labels));
+    if (gpu) {
+        const Links links = links_of(options, gpu->model);
+        report.add(gpu_facts(job, *gpu, options.sharding));
+        if (options.ranks > 1)
+            report.add(link_facts(links));
+        report.add(time_table(context.get(), job, shards, options.hosts, ranks, *gpu, links));
+    }
     report.print(options.format);
 }
 
@@ -249,21 +332,45 @@ void add_plan_command(CLI::App &program) {
     Command command(
         program, "plan",
         "Say what N tokens on P ranks take: memory, bytes sent, FLOPs; and by branch FLOPs and the rows of K and V "
-        "that it takes of other ranks, for each shard its own. Computes nothing.");
+        "that it takes of other ranks, for each shard its own. With --gpu also how many GPUs have the memory, and how "
+        "long forward and backward take. Computes nothing.");
     options->problem.add_to(command, true);
+    command
+        .text("--sequences", options->sequences,
+              "Plan one call over packed sequences of lengths spread evenly from MIN to MAX, instead of --tokens")
+        .value("COUNT:MIN:MAX")
+        .group("Problem");
     command.number<std::int32_t>("--ranks", options->ranks, 1, "P, 1 unless given", max_ranks)
         .value("P")
         .group("Problem");
     add_shards_option(command, options->sharding, true).group("Problem");
     options->pattern.add_to(command);
     options->execution.add_to(command);
+    const std::string group = "GPUs that are not here";
+    command
+        .text("--gpu", options->gpu,
+              "Plan for this model of GPU. Workspace is then the most that a call takes; times are predicted from "
+              "measurements on H100s and from data sheets")
+        .one_of(gpu_model_names())
+        .value("NAME")
+        .group(group);
+    command
+        .number<std::int32_t>("--hosts", options->hosts, 1,
+                              "H, over which the ranks are divided in their order; 1 unless given", max_ranks)
+        .value("H")
+        .group(group);
+    command
+        .file("--links", options->links,
+              "The links between ranks, as bench --links saved them; else 400 Gb/s a GPU between hosts, and in a host "
+              "the GPU's data sheet")
+        .group(group);
     command
         .file("--svg", options->svg,
               "Draw which keys each query attends to, for up to 2048 tokens and 64 heads: of up to 128 tokens "
               "each pair, of more their mean in 128 x 128 cells or fewer; and of up to 64 shards the borders")
         .ends_in(".svg");
     add_format_option(command, options->format);
-    command.example("annulus plan --tokens 1M --heads 16 --head-dim 64 --branch 2Ki:1 --branch 64Ki:32 --ranks 4");
+    command.example("annulus plan --tokens 1M --heads 16 --head-dim 64 --branch 2Ki:1 --branch 64Ki:32 --gpu H100");
     command.runs([options] { plan(*options); });
 }
 

@@ -16,8 +16,10 @@ constexpr annulus_dtype dtypes[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BF
 void ProblemOptions::add_to(Command &command, bool required) {
     const std::string group = "Problem";
     const std::string need = required ? "" : ", for a case of your own";
-    command.number<std::int64_t>("--tokens", tokens, 1, "N, the sequence length, such as 65536, 64Ki, 1M or 1e6" + need)
-        .required(required)
+    command
+        .number<std::int64_t>("--tokens", tokens, 1,
+                              "N, the sequence length, such as 65536, 64Ki, 1M or 1e6" +
+                                  (required ? "; this or --sequences must be given" : need))
         .value("N")
         .group(group);
     command.number<std::int32_t>("--heads", heads, 1, "H, the query heads" + need)

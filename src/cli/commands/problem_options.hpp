@@ -19,6 +19,8 @@ struct ProblemOptions {
     std::int64_t batch = 1;
     std::string dtype; // empty: float32
 
+    // required: the parser refuses a command without the sizes. It never asks for the tokens, since --sequences may
+    // tell them.
     void add_to(Command &command, bool required);
     // True if the user gave any of the sizes.
     bool is_given() const { return tokens || heads || kv_heads || head_dim || batch != 1; }

@@ -51,6 +51,14 @@ std::int64_t Shards::rows(int rank) const {
     return rows;
 }
 
+Shards Shards::on_hosts(int hosts) const {
+    Shards shards = *this;
+    shards.ranks_ = hosts;
+    for (std::int32_t &owner : shards.owners_)
+        owner = host_of(owner, ranks_, hosts);
+    return shards;
+}
+
 Option add_shards_option(Command &command, Sharding &sharding, bool can_balance) {
     static const std::map<std::string, Sharding> words = {
         {"even", Sharding::even}, {"zigzag", Sharding::zigzag}, {"balanced", Sharding::balanced}};
