@@ -72,6 +72,7 @@ doc/c
 doc/python
 doc/program
 doc/ranks
+doc/many_gpus
 doc/slides
 doc/performance
 doc/figures
