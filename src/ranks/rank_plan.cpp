@@ -46,81 +46,102 @@ std::int64_t rows_of_rank(const Shards &shards, const Sequence &sequence, int ra
     return count;
 }
 
+// Returns the shards of a sequence, in its positions. Writes to `indices` the number that each has among all shards.
+Shards shards_of(const Shards &shards, const Sequence &sequence, std::vector<std::size_t> &indices) {
+    Shards found;
+    for_each_shard(shards, sequence, [&](std::size_t shard, const Window &rows) {
+        found.pieces.push_back({rows.start - sequence.rows.start, rows.length});
+        found.owners.push_back(shards.owners[shard]);
+        indices.push_back(shard);
+    });
+    return found;
+}
+
 } // namespace
+
+// What all sequences of a plan that is made have in common.
+struct RankPlan::Making {
+    const Pattern &pattern;
+    const Shards &shards;
+    const int rank;
+    const annulus_exchange exchange;
+    const bool is_one_shard; // the rank has one
+    const std::vector<std::int64_t> rows_before;
+    Steps steps;
+    std::int64_t shard_pairs = 0; // of a sending and a receiving shard, so far
+};
 
 RankPlan::RankPlan(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
                    annulus_exchange exchange, std::int64_t max_steps)
     : ranks_(std::ranges::max(shards.owners) + 1), rows_(with_windows(problem.rows, shards.window_of(rank))),
       covers_rows_(true) {
     refuse_global_positions(pattern);
-    const bool is_one_shard = std::ranges::count(shards.owners, rank) == 1;
-    const std::vector<std::int64_t> rows_before = rows_before_shards(shards, rank);
-    Steps steps(max_steps);
-    std::int64_t pairs = 0;
-    // Returns the position of row 0 of the rank's tensors if the positions of a shard continued before the shard.
-    const auto position_of_row_0 = [&](std::size_t shard) {
-        return is_one_shard ? rows_.queries.start : shards.pieces[shard].start - rows_before[shard];
-    };
-    // Plans the rank's rows of a shared sequence. `shards_of_sequence` has the sequence's rows, in positions of the
-    // sequence; its shard i is in shard indices[i] of all rows.
-    const auto share = [&](const Sequence &sequence, Shards shards_of_sequence,
-                           const std::vector<std::size_t> &indices) {
-        Shared &shared = shared_.emplace_back(sequence, pattern, problem_of(rows_, sequence),
-                                              std::move(shards_of_sequence), exchange);
-        const ShardLayout &layout = shared.layout;
-        const int count = static_cast<int>(indices.size());
-        for (int index = 0; index < count; ++index)
-            pairs += layout.owner(index) == rank ? layout.reachable_pairs(index) : 0;
-        if (pairs > max_shard_pairs)
-            throw Error(ANNULUS_ERROR_UNSUPPORTED,
-                        "%zu shards are too many for segments as long as these: planning for rank %d takes %lld pairs "
-                        "of a sending and a receiving shard; there may be %lld",
-                        shards.pieces.size(), rank, static_cast<long long>(pairs),
-                        static_cast<long long>(max_shard_pairs));
-        for (int index = 0; index < count; ++index) {
-            if (layout.owner(index) != rank)
-                continue;
-            const std::size_t shard = indices[static_cast<std::size_t>(index)];
-            shared.shards.emplace_back(position_of_row_0(shard), layout, index, steps);
-        }
-    };
+    Making making{pattern,
+                  shards,
+                  rank,
+                  exchange,
+                  std::ranges::count(shards.owners, rank) == 1,
+                  rows_before_shards(shards, rank),
+                  Steps(max_steps)};
     if (problem.sequences.empty()) { // also shards without rows, since the rank's own may be empty
         std::vector<std::size_t> all(shards.pieces.size());
         std::iota(all.begin(), all.end(), std::size_t{0});
-        share({0, rows_.batch, {0, rows_.sequence_length}}, shards, all);
-        return;
+        share(making, {0, rows_.batch, {0, rows_.sequence_length}}, shards, all);
+    } else {
+        plan_sequences(making, problem.sequences);
     }
+}
+
+std::int64_t RankPlan::position_of_row_0(const Making &making, std::size_t shard) const {
+    return making.is_one_shard ? rows_.queries.start : making.shards.pieces[shard].start - making.rows_before[shard];
+}
+
+void RankPlan::share(Making &making, const Sequence &sequence, Shards shards, const std::vector<std::size_t> &indices) {
+    Shared &shared =
+        shared_.emplace_back(sequence, making.pattern, problem_of(rows_, sequence), std::move(shards), making.exchange);
+    const ShardLayout &layout = shared.layout;
+    const int count = static_cast<int>(indices.size());
+    for (int index = 0; index < count; ++index)
+        making.shard_pairs += layout.owner(index) == making.rank ? layout.reachable_pairs(index) : 0;
+    if (making.shard_pairs > max_shard_pairs)
+        throw Error(ANNULUS_ERROR_UNSUPPORTED,
+                    "%zu shards are too many for segments as long as these: planning for rank %d takes %lld pairs "
+                    "of a sending and a receiving shard; there may be %lld",
+                    making.shards.pieces.size(), making.rank, static_cast<long long>(making.shard_pairs),
+                    static_cast<long long>(max_shard_pairs));
+    for (int index = 0; index < count; ++index)
+        if (layout.owner(index) == making.rank)
+            shared.shards.emplace_back(position_of_row_0(making, indices[static_cast<std::size_t>(index)]), layout,
+                                       index, making.steps);
+}
+
+void RankPlan::plan_sequences(Making &making, const std::vector<Sequence> &sequences) {
     std::vector<Sequence> own;
     std::int64_t covered = 0;
-    for (const Sequence &sequence : problem.sequences) {
+    for (const Sequence &sequence : sequences) {
         if (sequence.rows.end() > rows_.sequence_length)
             throw Error(
                 ANNULUS_ERROR_ARGUMENT,
                 "sequence_starts or sequence_lengths of options reach row %lld; there are %lld rows on all ranks "
                 "together",
                 static_cast<long long>(sequence.rows.end()), static_cast<long long>(rows_.sequence_length));
-        const std::int64_t here = rows_of_rank(shards, sequence, rank);
+        const std::int64_t here = rows_of_rank(making.shards, sequence, making.rank);
         covered += here * sequence.batches;
         if (here == 0)
             continue;
         if (here == sequence.rows.length) { // in one shard, since neighbours of one owner are one shard
-            const auto shard = static_cast<std::size_t>(shards_in(shards.pieces, sequence.rows).first);
+            const auto shard = static_cast<std::size_t>(shards_in(making.shards.pieces, sequence.rows).first);
             own.push_back(sequence);
-            own.back().rows.start += rows_.queries.start - position_of_row_0(shard);
+            own.back().rows.start += rows_.queries.start - position_of_row_0(making, shard);
         } else {
-            Shards shards_of_sequence;
             std::vector<std::size_t> indices;
-            for_each_shard(shards, sequence, [&](std::size_t shard, const Window &rows) {
-                shards_of_sequence.pieces.push_back({rows.start - sequence.rows.start, rows.length});
-                shards_of_sequence.owners.push_back(shards.owners[shard]);
-                indices.push_back(shard);
-            });
-            share(sequence, std::move(shards_of_sequence), indices);
+            Shards shards = shards_of(making.shards, sequence, indices);
+            share(making, sequence, std::move(shards), indices);
         }
     }
     covers_rows_ = covered == rows_.batch * rows_.queries.length;
     if (!own.empty())
-        own_.emplace(pattern, CallProblem{rows_, std::move(own)});
+        own_.emplace(making.pattern, CallProblem{rows_, std::move(own)});
 }
 
 annulus_exchange RankPlan::exchange() const {
