@@ -77,76 +77,104 @@ class SlotCounter {
 // slots are cached.
 constexpr std::int64_t max_pairs = std::int64_t{1} << 26;
 
+// Counts the slots that each shard receives, until one receives more than the longest shard has positions.
+class GatherCount {
+  public:
+    GatherCount(const Plan &plan, const std::vector<Window> &shards)
+        : plan_(plan), shards_(shards), slots_(shards.size()) {
+        for (const Window &window : shards)
+            longest_ = std::max(longest_, window.length);
+    }
+
+    // Counts the messages to later shards, or to earlier ones. Returns false if a shard receives too much, or if the
+    // steps run out.
+    bool add_messages(bool is_forward) {
+        if (!steps_.take(static_cast<std::int64_t>(shards_.size() * plan_.branches().size())))
+            return false;
+        classes_ = classify(plan_, shards_, is_forward);
+        known_.assign(shards_.size(), {});
+        SlotCounter slot_counter(plan_);
+        for (int from = 0; from < static_cast<int>(shards_.size()); ++from)
+            if (shard(from).length > 0 && !add_messages_of(from, is_forward, slot_counter))
+                return false;
+        return true;
+    }
+
+  private:
+    // The slots from shard `from` to a receiver class, valid for receivers that the same number of branches reach.
+    struct Known {
+        int from = -1;
+        std::size_t branches = 0;
+        std::int64_t slots = 0;
+    };
+
+    const Window &shard(int index) const { return shards_[static_cast<std::size_t>(index)]; }
+
+    // Finds how many positions the segments at the shard's border extend beyond it, as far as windows allow, in
+    // ascending order; and the largest such number of a window.
+    void find_reaches(const Window &keys, bool is_forward) {
+        reaches_.clear();
+        window_reach_ = 0;
+        for (const BranchPlan &branch : plan_.branches()) {
+            const Window range = branch.segment(branch.segment_of(is_forward ? keys.end() - 1 : keys.start)).range;
+            reaches_.push_back(is_forward ? std::min(range.end() - keys.end(), branch.bounds().before)
+                                          : std::min(keys.start - range.start, branch.bounds().after));
+            if (branch.kind() == ANNULUS_BRANCH_WINDOW)
+                window_reach_ = std::max(window_reach_, reaches_.back());
+        }
+        std::sort(reaches_.begin(), reaches_.end());
+    }
+
+    bool add_messages_of(int from, bool is_forward, SlotCounter &slot_counter) {
+        const Window &keys = shard(from);
+        find_reaches(keys, is_forward);
+        std::size_t short_reach_count = 0;
+        const int ranks = static_cast<int>(shards_.size()), step = is_forward ? 1 : -1;
+        for (int to = from + step; to >= 0 && to < ranks; to += step) {
+            const Window &queries = shard(to);
+            if (queries.length == 0)
+                continue;
+            const std::int64_t apart = is_forward ? queries.start - keys.end() : keys.start - queries.end();
+            while (short_reach_count < reaches_.size() && reaches_[short_reach_count] <= apart)
+                ++short_reach_count;
+            const std::size_t branches = reaches_.size() - short_reach_count;
+            if (branches == 0)
+                break;
+            if (!pairs_.take(1))
+                return false;
+            const std::size_t receiver_class = classes_[static_cast<std::size_t>(to)];
+            Known &message = known_[receiver_class];
+            // The keys that a window reaches depend on how far apart the shards are.
+            if (message.from != from || message.branches != branches || apart < window_reach_) {
+                const std::optional<std::int64_t> count = slot_counter.slots(keys, queries, receiver_class, steps_);
+                if (!count)
+                    return false;
+                message = {from, branches, *count};
+            }
+            std::int64_t &sum = slots_[static_cast<std::size_t>(to)];
+            sum += message.slots;
+            if (sum > longest_)
+                return false;
+        }
+        return true;
+    }
+
+    const Plan &plan_;
+    const std::vector<Window> &shards_;
+    std::int64_t longest_ = 0;
+    std::vector<std::int64_t> slots_; // that each shard receives
+    Steps steps_{estimate_planning_steps}, pairs_{max_pairs};
+    std::vector<std::size_t> classes_; // of the receivers, in the direction that is counted
+    std::vector<Known> known_;         // by receiver class
+    std::vector<std::int64_t> reaches_;
+    std::int64_t window_reach_ = 0;
+};
+
 } // namespace
 
 bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
-    const int ranks = static_cast<int>(shards.size());
-    const auto shard = [&](int rank) -> const Window & { return shards[static_cast<std::size_t>(rank)]; };
-    std::int64_t longest = 0;
-    for (const Window &window : shards)
-        longest = std::max(longest, window.length);
-    std::vector<std::int64_t> slots(shards.size()); // that each shard receives
-    Steps steps(estimate_planning_steps), pairs(max_pairs);
-    // The keys that a window branch reaches depend on how far apart the shards are.
-    const bool has_windows = std::ranges::any_of(
-        plan.branches(), [](const BranchPlan &branch) { return branch.kind() == ANNULUS_BRANCH_WINDOW; });
-    for (const bool is_forward : {true, false}) {
-        if (!is_forward && plan.causal())
-            break;
-        if (!steps.take(static_cast<std::int64_t>(shards.size() * plan.branches().size())))
-            return false;
-        const std::vector<std::size_t> shard_classes = classify(plan, shards, is_forward);
-        // The slots from shard `from` to a receiver class, valid for receivers that the same number of branches reach.
-        struct Known {
-            int from = -1;
-            std::size_t branches = 0;
-            std::int64_t slots = 0;
-        };
-        std::vector<Known> known(shards.size());
-        SlotCounter slot_counter(plan);
-        std::vector<std::int64_t> reach;
-        for (int from = 0; from < ranks; ++from) {
-            const Window &keys = shard(from);
-            if (keys.length == 0)
-                continue;
-            // How many positions the segments at the shard's border extend beyond it, as far as a window branch allows,
-            // in ascending order.
-            reach.clear();
-            for (const BranchPlan &branch : plan.branches()) {
-                const Window range = branch.segment(branch.segment_of(is_forward ? keys.end() - 1 : keys.start)).range;
-                reach.push_back(is_forward ? std::min(range.end() - keys.end(), branch.bounds().before)
-                                           : std::min(keys.start - range.start, branch.bounds().after));
-            }
-            std::sort(reach.begin(), reach.end());
-            std::size_t short_reach_count = 0;
-            for (int to = is_forward ? from + 1 : from - 1; to >= 0 && to < ranks; to += is_forward ? 1 : -1) {
-                const Window &queries = shard(to);
-                if (queries.length == 0)
-                    continue;
-                const std::int64_t apart = is_forward ? queries.start - keys.end() : keys.start - queries.end();
-                while (short_reach_count < reach.size() && reach[short_reach_count] <= apart)
-                    ++short_reach_count;
-                const std::size_t branches = reach.size() - short_reach_count;
-                if (branches == 0)
-                    break;
-                if (!pairs.take(1))
-                    return false;
-                const std::size_t receiver_class = shard_classes[static_cast<std::size_t>(to)];
-                Known &message = known[receiver_class];
-                if (message.from != from || message.branches != branches || has_windows) {
-                    const std::optional<std::int64_t> count = slot_counter.slots(keys, queries, receiver_class, steps);
-                    if (!count)
-                        return false;
-                    message = {from, branches, *count};
-                }
-                std::int64_t &sum = slots[static_cast<std::size_t>(to)];
-                sum += message.slots;
-                if (sum > longest)
-                    return false;
-            }
-        }
-    }
-    return true;
+    GatherCount count(plan, shards);
+    return count.add_messages(true) && (plan.causal() || count.add_messages(false));
 }
 
 } // namespace annulus
