@@ -27,5 +27,5 @@ annulus info
 annulus info | grep 'MPI Open MPI' # provided by libannulus-mpi1
 man --where annulus
 
-/usr/bin/python3 "$sources/smoke.py"
+/usr/bin/python3 "$sources/smoke.py" /usr/lib/python3/dist-packages /usr/bin/annulus
 loads_installed /usr/lib/python3/dist-packages/annulus/_capi.*.so

@@ -91,6 +91,7 @@ class WheelTest(unittest.TestCase):
     def test_tags(self):
         version = f"cp{sys.version_info.major}{sys.version_info.minor}"
         self.assertRegex(self.wheel.name, rf"^libannulus-[\d.]+-{version}-{version}-(manylinux_\w+\.?)+\.whl$")
+        self.assertRegex(self.wheel.name, r"manylinux_2_(17|2[0-8])_")
 
     def test_loads_its_own_library(self):
         version, library, package, typed = self.print_of(python, "-c", LOADED).splitlines()
@@ -102,6 +103,17 @@ class WheelTest(unittest.TestCase):
     def test_has_custom_calls_for_jax(self):
         """They load without JAX, with the library of the wheel."""
         self.assertEqual(self.print_of(python, "-c", CUSTOM_CALLS), "True True\n")
+
+    def test_has_the_program(self):
+        """Without cairo, which it says."""
+        program, packages = scratch / "venv/bin/annulus", self.print_of(python, "-c", LOADED).splitlines()[2]
+        self.assertIn("annulus", self.print_of(program, "info"))
+        smoke = SOURCE / "packaging/smoke/smoke.py"
+        self.print_of(python, smoke, os.path.dirname(packages), program)
+        picture = run(program, "map", "--q", "q.npy", "--k", "k.npy", "--branch", "0:1", "--grid", "10",
+                      "--picture", "map.png", cwd=scratch)  # fmt: skip
+        self.assertNotEqual(picture.returncode, 0)
+        self.assertIn("--picture: this build was made without cairo", picture.stderr)
 
     def test_small_job(self):
         example = SOURCE / "bindings/python/examples/small_job.py"
