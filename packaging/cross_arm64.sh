@@ -7,7 +7,7 @@
 # The last line is `N passed, N failed, N skipped`.
 #
 # The script installs the compiler and qemu-user (packages.txt, section arm64). It only unpacks arm64 libraries, into
-# DIRECTORY/root, by an apt with a state of its own. The machine's apt and dpkg do not learn of the other architecture.
+# DIRECTORY/root (arm64_root.sh).
 set -eu
 cd "$(dirname "$0")/.."
 sh packaging/install.sh build test arm64
@@ -15,24 +15,7 @@ mkdir -p "${1:-build/arm64}"
 directory=$(cd "${1:-build/arm64}" && pwd)
 root=$directory/root
 
-# arm64_apt ARGUMENT...: runs apt-get for arm64, as if no package were installed.
-arm64_apt() {
-    mkdir -p "$directory/apt/lists/partial" "$directory/apt/archives/partial"
-    apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User="$(id -un)" \
-        -o Dir::State="$directory/apt" -o Dir::State::status=/dev/null -o Dir::Cache="$directory/apt" "$@"
-}
-
-if [ ! -d "$root" ]; then
-    echo "== unpacking libraries of arm64 into $root"
-    arm64_apt update
-    # shellcheck disable=SC2046
-    arm64_apt install -y --no-install-recommends --download-only $(sh packaging/list.sh arm64root)
-    rm -rf "$root.part"
-    for package in "$directory"/apt/archives/*.deb; do
-        dpkg-deb --extract "$package" "$root.part"
-    done
-    mv "$root.part" "$root"
-fi
+sh packaging/arm64_root.sh "$root" arm64root
 
 build=$directory/meson
 if [ ! -f "$build/build.ninja" ]; then

@@ -37,7 +37,7 @@ about() {
         fuzz) echo 'every fuzz target for five minutes; about 35 minutes' ;;
         tidy) echo 'clang-tidy; about 30 minutes' ;;
         mutants) echo 'deliberate defects, which tests must notice; about an hour' ;;
-        packages) echo "a wheel, Debian packages that are installed and used, README's install on bare systems; about 40 minutes" ;;
+        packages) echo "the files of a release, built and used, README's install on bare systems; about 90 minutes" ;;
         arm64) echo 'the library for arm64, under emulation; about 30 minutes' ;;
         cuda12) echo 'the CUDA plugin for old GPUs by CUDA 12, compiled; about 10 minutes' ;;
         kernels_all) echo 'the CUDA kernels of all head dimensions, compiled; about 30 minutes' ;;
@@ -227,8 +227,10 @@ step_packages() {
     sh packaging/install.sh build cli deb bare mpi test python doc abi
     configure_quick
     test_suites build/test --suite packages
-    command_test build_deb sh packaging/build_deb.sh build/deb
-    command_test smoke sh packaging/smoke/in_scratch_root.sh build/deb
+    # Kernels of one head dimension, where nvcc is. The release is made of the last commit.
+    rm -rf build/release
+    command_test release sh packaging/release.sh build/release -Dcuda-arch=90 -Dcuda-head-dims=64
+    command_test try_release sh packaging/try_release.sh build/release
     for suite in bookworm trixie noble; do
         command_test "readme_$suite" sh packaging/smoke/in_bare_root.sh "$suite"
     done
