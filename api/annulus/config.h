@@ -126,7 +126,7 @@ ANNULUS_API void annulus_config_destroy(annulus_config *config);
  *
  * Windows and global positions have a segment length of 0 and the linear order, and no padding keys. A window's query
  * rule is residue, or dilated: then a head has the queries of its phase alone, in positions modulo r. Global positions
- * have dilation 1.
+ * have dilation 1, with which all phases and query rules are the same.
  */
 typedef struct annulus_branch {
     size_t size;
@@ -182,7 +182,8 @@ ANNULUS_API_STATUS annulus_status annulus_config_set_branch(annulus_config *conf
 
 /*
  * Reads branch `index`, which must be there, into *branch, whose `size` the caller has set; of a larger struct the
- * bytes beyond what this version knows must be 0. Since 1.0.
+ * bytes beyond what this version knows must be 0. ANNULUS_ERROR_UNSUPPORTED: the branch is a window or has global
+ * positions, and a smaller struct ends before `kind`. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_get_branch(const annulus_config *config, int32_t index,
                                                             annulus_branch *branch);

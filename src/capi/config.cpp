@@ -83,9 +83,9 @@ void check_without_segments(const annulus_branch &given) {
         if (given.dilation != 1)
             throw Error(ANNULUS_ERROR_ARGUMENT, "dilation is %lld; it must be 1 for a branch of kind global",
                         static_cast<long long>(given.dilation));
-        check_at_least("first_global", given.first_global, 0);
-        check_between("global_count", given.global_count, 1,
-                      std::numeric_limits<std::int64_t>::max() - given.first_global);
+        constexpr std::int64_t max = std::numeric_limits<std::int64_t>::max();
+        check_between("first_global", given.first_global, 0, max - 1);
+        check_between("global_count", given.global_count, 1, max - given.first_global);
         check_between("global_queries", given.global_queries, 0, 1);
         return;
     }
@@ -235,6 +235,12 @@ annulus_status annulus_config_get_branch(const annulus_config *config, int32_t i
     return guard([&] {
         const Branch &found = branch_at(required(config, "config").pattern.branches, index);
         annulus_branch result = read_branch(branch);
+        // Without the field `kind` another kind would look like segments as long as the sequence.
+        constexpr std::size_t size_with_kind = offsetof(annulus_branch, kind) + sizeof result.kind;
+        if (found.kind != ANNULUS_BRANCH_SEGMENTS && branch->size < size_with_kind)
+            throw Error(ANNULUS_ERROR_UNSUPPORTED,
+                        "branch %d is of kind %s; size of branch is %zu, and must be at least %zu to hold the kind",
+                        index, kind_name(found.kind), branch->size, size_with_kind);
         result.segment_length = found.segment_length;
         result.dilation = found.dilation;
         result.residue = found.fixed_residue;

@@ -44,7 +44,8 @@ struct SharedBranch {
     }
 };
 
-// Throws Error(ANNULUS_ERROR_UNSUPPORTED) if a branch has global positions: its keys do not begin at a shard's border.
+// Throws Error(ANNULUS_ERROR_UNSUPPORTED) if a branch has global positions. Messages are bands of keys that
+// begin at the border of the sender's shard, and global positions may lie anywhere.
 void refuse_global_positions(const Pattern &pattern);
 
 // Returns the shared branch of each branch that has one. Returns none if causality hides the keys from the queries.

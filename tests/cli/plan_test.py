@@ -314,7 +314,10 @@ class GpuTest(ProgramTest):
                 ([*H100, "--hosts", 2], "--hosts 2"), (["--gpu", "H100", "--dtype", "float64"], "--dtype float64"),
                 (["--gpu", "H100", "--engine", "fused"], "--engine fused"),
                 (["--gpu", "A100", "--dtype", "float16", "--engine", "fused"], "--engine fused"),
-                (["--gpu", "H100", "--engine", "cpu"], "--engine cpu"), ([*H100, "--threads", 2], "--threads 2"), (["--sequences", "5:10:50"], "--sequences")):
+                (["--gpu", "H100", "--branch", "window:9,0"], "windows"),
+                (["--gpu", "H100", "--branch", "global:2"], "global positions"),
+                (["--gpu", "H100", "--engine", "cpu"], "--engine cpu"), ([*H100, "--threads", 2], "--threads 2"),
+                (["--sequences", "5:10:50"], "--sequences")):
             with self.subTest(options=options):
                 self.assert_refused(run("plan", *good, *options), says=says)
         self.assert_refused(run("plan", *good[2:]), says="--tokens or --sequences")

@@ -289,5 +289,15 @@ TEST(Plan, RefusesWhatDoesNotFit) {
     EXPECT_EQ(status_of(image), ANNULUS_OK); // the last segment of 16 takes the automatic width
 }
 
+// Engines that know segments alone ask this before they read a branch.
+TEST(KindRefusal, IsAboutWindowsAndGlobalPositions) {
+    Problem problem{.branches = {{.segment = 16}, {.dilation = 4}}};
+    EXPECT_EQ(kind_refusal(pattern_of(problem)), nullptr);
+    for (const BranchSpec &branch : {window_spec(3, 0), global_spec(0, 1, false)}) {
+        problem.branches[1] = branch;
+        EXPECT_NE(kind_refusal(pattern_of(problem)), nullptr);
+    }
+}
+
 } // namespace
 } // namespace annulus::test

@@ -184,6 +184,21 @@ TEST(LongWindows, AgreeWithTheReference) {
         }
 }
 
+TEST(LongWindows, OfEveryThirdKeyAgreeWithTheReference) {
+    BranchSpec own_phase = window_spec(100, 50, 3);
+    own_phase.query = ANNULUS_QUERY_DILATED;
+    for (const BranchSpec &branch : {window_spec(100, 50, 3), own_phase}) {
+        const Problem problem = {.length = 10007,
+                                 .heads = 2,
+                                 .kv_heads = 1,
+                                 .branches = {branch},
+                                 .causal = branch.query == own_phase.query};
+        SCOPED_TRACE(testing::Message() << problem);
+        const Inputs inputs = random_inputs(problem, 8);
+        expect_agreement(problem, inputs, run(problem, inputs, cpu), run_exact(problem, inputs));
+    }
+}
+
 // NaN in a row reaches the rows that attend to it, and no other row.
 TEST(NanInWindows, ReachesRowsThatAttendToIt) {
     constexpr std::int64_t bad = 157;

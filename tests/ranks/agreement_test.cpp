@@ -58,6 +58,7 @@ std::vector<Difference> disagreements() {
         different_branch("grid_width", [](BranchSpec &b) { b.width = 3; }),
         different_branch("first_head", [](BranchSpec &b) { b.first_head = 2; }),
         different_branch("head_count", [](BranchSpec &b) { b.head_count = 3; }),
+        different_branch("kind", [](BranchSpec &b) { b = window_spec(4, 1); }),
         {"exchange", "exchange", [](Part &part, int) { part.exchange = ANNULUS_EXCHANGE_RING; }},
         {"pass", "annulus_forward() and rank 0 annulus_backward()",
          [](Part &part, int) {
@@ -94,6 +95,22 @@ TEST_P(Disagreement, IsAnErrorOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fields, Disagreement, testing::ValuesIn(disagreements()), name_of);
+
+TEST(Agreement, IsAboutBothSidesOfAWindow) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    for (const BranchSpec &other : {window_spec(5, 1), window_spec(4, 2)}) {
+        std::vector<Part> parts(ranks);
+        for (Part &part : parts)
+            part.problem.branches = {window_spec(4, 1)};
+        parts[1].problem.branches = {other};
+        for (const Outcome &outcome : call_all(parts, comms)) {
+            EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
+            EXPECT_TRUE(holds(outcome.message, "branch 0 ")) << outcome.message;
+            EXPECT_TRUE(outcome.untouched);
+        }
+        expect_service(comms);
+    }
+}
 
 TEST(Agreement, IsAboutEverySequence) {
     const std::vector<Comm> comms = make_local_comms(ranks);

@@ -289,7 +289,7 @@ function add_branch(config, branch)
         pick("order", branch.order, ORDERS),
         branch.left,
         branch.right,
-        branch.kind == :global_positions ? branch.first_global - 1 : 0,
+        branch.kind == :global_positions ? branch.first_global - 1 : branch.first_global,
         branch.global_count,
         pick("kind", branch.kind, KINDS),
         branch.global_queries,

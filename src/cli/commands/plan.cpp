@@ -246,6 +246,10 @@ void check_gpu_options(const PlanOptions &options) {
 std::optional<Gpu> gpu_of(const PlanOptions &options, const annulus_problem &problem) {
     if (options.gpu.empty())
         return std::nullopt;
+    const Config config = options.pattern.config(problem.heads);
+    if (std::ranges::any_of(get_branches(config.get()),
+                            [](const annulus_branch &branch) { return branch.kind != ANNULUS_BRANCH_SEGMENTS; }))
+        throw bad_input("--gpu " + options.gpu + ": GPUs do not compute windows and global positions");
     const GpuModel &model = gpu_model(options.gpu);
     const std::string &wanted = options.execution.engine;
     return Gpu{model, engine_on(model, problem, ANNULUS_PASS_FORWARD, wanted),

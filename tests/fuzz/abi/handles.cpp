@@ -62,6 +62,8 @@ annulus_branch branch_of(Input &input) {
         branch = ANNULUS_BRANCH_GLOBAL_INIT(input.number(0, 24), input.number(1, 6));
         branch.global_queries = input.number32(0, 1);
     }
+    if (input.is_wild())
+        branch.kind = static_cast<annulus_branch_kind>(input.number32(-1, 3));
     return branch;
 }
 
@@ -99,8 +101,14 @@ struct ConfigState {
             scale = -1e-300; // a value that no config has
     }
     bool operator==(const ConfigState &other) const {
-        constexpr std::size_t bytes = offsetof(annulus_branch, order) + sizeof last.order; // without padding
-        return branches == other.branches && std::memcmp(&last, &other.last, bytes) == 0 && padding == other.padding &&
+        // Without the padding between `order` and `left`.
+        constexpr std::size_t bytes = offsetof(annulus_branch, order) + sizeof last.order;
+        const auto are_equal_from = [&](std::size_t begin, std::size_t end) {
+            return std::memcmp(reinterpret_cast<const char *>(&last) + begin,
+                               reinterpret_cast<const char *>(&other.last) + begin, end - begin) == 0;
+        };
+        return branches == other.branches && are_equal_from(0, bytes) &&
+               are_equal_from(offsetof(annulus_branch, left), sizeof last) && padding == other.padding &&
                keys == other.keys && engine == other.engine && exchange == other.exchange && causal == other.causal &&
                tf32 == other.tf32 && scale == other.scale && limit == other.limit;
     }

@@ -118,6 +118,7 @@ impl Exchange {
 
 /// What the keys of a branch are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum BranchKind {
     /// Those of the query's segment.
     #[default]
