@@ -212,6 +212,32 @@ class GpuTest(ProgramTest):
                 # Gemm has no prediction.
                 self.assertEqual([seconds is None for seconds in times["seconds"]], [e == "gemm" for e in engines])
 
+    def test_limits_of_engines(self):
+        """Beyond the limits of `fused` and `mma` it is gemm, and an error if --engine names one of them."""
+        sizes = ["--heads", 2, "--head-dim", 64, *H100]
+        curve = ["--tokens", 5120, "--branch", "512:2,order=hilbert"]
+        many = [part for i in range(1, 66) for part in ("--branch", f"{8 * i}:1")]
+        once = ["--tokens", 5000, "--key-rule", "once"]
+        for options, engine in (
+                (["--tokens", 5000, "--branch", "64:1", "--scale", -1], "gemm"),
+                (["--tokens", 5000, "--branch", "64:1", "--scale", 2], "fused"),
+                (["--tokens", 5000, *many], "gemm"), (["--tokens", 5000, *many[2:]], "fused"),
+                (["--tokens", 1 << 30, "--branch", "64:1"], "gemm"),
+                (["--tokens", (1 << 30) - 1, "--branch", "64:1"], "fused"),
+                ([*once, "--branch", "64:2", "--branch", "96:3"], "gemm"),
+                ([*once, "--branch", "64:2", "--branch", "96:6"], "fused"),
+                ([*once, "--branch", "64:2", "--branch", "96:6,query=every"], "gemm"),
+                ([*once, "--branch", "64:1", "--branch", "96:6,query=every"], "fused"),
+                ([*curve, "--ranks", 2], "fused"), ([*curve, "--ranks", 3], "gemm"),
+                ([*curve[:3], "512:2,order=hilbert,query=every"], "fused"),
+                ([*curve[:3], "512:2,order=hilbert,query=every", "--causal"], "gemm")):
+            with self.subTest(options=options):
+                problem = run_json("plan", *sizes, *options)["problem"]
+                self.assertEqual([problem["forward_engine"], problem["backward_engine"]], 2 * [engine])
+                if engine == "gemm":
+                    for name in ("fused", "mma"):
+                        self.assert_refused(run("plan", *sizes, *options, "--engine", name), says="; gemm does")
+
     def test_kernel_times(self):
         """Times on one GPU are within 20 % of times that were measured (doc/performance.md)."""
         for tokens, options, measured in (

@@ -4,6 +4,7 @@
 #include "cli/arrays/output_file.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/commands/context.hpp"
+#include "cli/commands/gpu_engines.hpp"
 #include "cli/commands/links.hpp"
 #include "cli/commands/pattern_picture.hpp"
 #include "cli/commands/plan_estimates.hpp"
@@ -243,17 +244,12 @@ void check_gpu_options(const PlanOptions &options) {
         throw bad_input("--sequences says how many tokens there are: --tokens and --batch cannot be given with it");
 }
 
-std::optional<Gpu> gpu_of(const PlanOptions &options, const annulus_problem &problem) {
+std::optional<Gpu> gpu_of(const PlanOptions &options, const PlannedJob &job, const Shards &shards) {
     if (options.gpu.empty())
         return std::nullopt;
-    const Config config = options.pattern.config(problem.heads);
-    if (std::ranges::any_of(get_branches(config.get()),
-                            [](const annulus_branch &branch) { return branch.kind != ANNULUS_BRANCH_SEGMENTS; }))
-        throw bad_input("--gpu " + options.gpu + ": GPUs do not compute windows and global positions");
     const GpuModel &model = gpu_model(options.gpu);
-    const std::string &wanted = options.execution.engine;
-    return Gpu{model, engine_on(model, problem, ANNULUS_PASS_FORWARD, wanted),
-               engine_on(model, problem, ANNULUS_PASS_BACKWARD, wanted)};
+    return Gpu{model, engine_on(model, job, ANNULUS_PASS_FORWARD, shards),
+               engine_on(model, job, ANNULUS_PASS_BACKWARD, shards)};
 }
 
 Links links_of(const PlanOptions &options, const GpuModel &model) {
@@ -303,14 +299,15 @@ void plan(const PlanOptions &options) {
         job.problem.sequence_length = starts.back();
         job.problem.options = &call;
     }
-    const std::optional<Gpu> gpu = gpu_of(options, job.problem);
-    if (gpu) { // the CPU plans; the numbers that depend on its engine do not count
+    const PlannedJob wanted = job;
+    if (!options.gpu.empty()) { // the CPU plans; the numbers that depend on its engine do not count
         job.execution.engine.clear();
         job.execution.threads = 1;
     }
     const std::vector<std::string> labels = options.pattern.labels(job.problem.heads);
     const Context context = make_plan_context(job);
     const Shards shards(context.get(), job.problem, options.ranks, options.sharding);
+    const std::optional<Gpu> gpu = gpu_of(options, wanted, shards);
     const std::vector<RankEstimates> ranks = estimate_ranks(context.get(), job, shards);
     const Cost cost = cost_of(job, ranks, gpu);
     if (!options.svg.empty())

@@ -26,17 +26,6 @@ constexpr GpuModel models[] = {
     {"B200", 100, 148, 180 * GB, 2250 * T, 687 * T, 75 * T, 7.7 * T, "NVLink", 900 * G},
 };
 
-bool fits_fused(const GpuModel &model, const annulus_problem &problem) {
-    return model.capability == 90 && problem.dtype != ANNULUS_FLOAT32;
-}
-
-// The limits of doc/limits.md.
-bool fits_mma(const GpuModel &model, const annulus_problem &problem, annulus_pass pass) {
-    if (problem.dtype != ANNULUS_FLOAT32)
-        return true;
-    return problem.head_dim <= (pass == ANNULUS_PASS_BACKWARD ? 128 : model.capability == 89 ? 192 : 256);
-}
-
 } // namespace
 
 std::vector<std::string> gpu_model_names() {
@@ -51,25 +40,6 @@ const GpuModel &gpu_model(const std::string &name) {
     if (found == std::end(models))
         throw bad_input("--gpu " + name + ": must be " + joined(gpu_model_names(), ", "));
     return *found;
-}
-
-annulus_engine engine_on(const GpuModel &model, const annulus_problem &problem, annulus_pass pass,
-                         const std::string &wanted) {
-    if (problem.dtype == ANNULUS_FLOAT64)
-        throw bad_input("--dtype float64: on GPUs it must be float32, bfloat16 or float16");
-    const annulus_engine fastest = fits_fused(model, problem)       ? ANNULUS_ENGINE_FUSED
-                                   : fits_mma(model, problem, pass) ? ANNULUS_ENGINE_MMA
-                                                                    : ANNULUS_ENGINE_GEMM;
-    if (wanted.empty() || wanted == annulus_engine_name(ANNULUS_ENGINE_AUTO))
-        return fastest;
-    if (wanted == annulus_engine_name(ANNULUS_ENGINE_GEMM))
-        return ANNULUS_ENGINE_GEMM;
-    if (wanted == annulus_engine_name(ANNULUS_ENGINE_MMA) && fits_mma(model, problem, pass))
-        return ANNULUS_ENGINE_MMA;
-    if (wanted == annulus_engine_name(ANNULUS_ENGINE_FUSED) && fits_fused(model, problem))
-        return ANNULUS_ENGINE_FUSED;
-    throw bad_input("--engine " + wanted + ": does not compute this on an " + model.name + "; " +
-                    annulus_engine_name(fastest) + " does");
 }
 
 } // namespace annulus::cli

@@ -2,8 +2,6 @@
 // GPUs that `annulus plan` knows by name, so that it can plan for machines without them.
 #pragma once
 
-#include <annulus/annulus.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,10 +25,5 @@ struct GpuModel {
 std::vector<std::string> gpu_model_names();
 // Throws Failure if there is no such model.
 const GpuModel &gpu_model(const std::string &name);
-
-// Returns the engine that computes a pass of a problem on GPUs of this model. `wanted` is the value of --engine; empty
-// or auto: what the library would choose. Throws Failure if the GPU cannot compute it, or not with this engine.
-annulus_engine engine_on(const GpuModel &model, const annulus_problem &problem, annulus_pass pass,
-                         const std::string &wanted);
 
 } // namespace annulus::cli
