@@ -310,17 +310,77 @@ class GpuTest(ProgramTest):
                                  ranks == least, ranks)
         self.assertEqual(run_json("plan", *SIZES, *BRANCH_OPTIONS, *H100)["gpu"]["backward_least_ranks"], 1)
 
-    def test_options_that_change_the_plan(self):
+    def test_memory_that_does_not_suffice(self):
+        """A pass that does not fit has no times, and ranks that cannot be found have a reason."""
+        sizes = ["--heads", 16, "--head-dim", 128, "--branch", "2048:1", "--dtype", "bfloat16"]
+        for tokens, gpu, ranks, has_times in (
+                (2_500_000, "H200", 1, (True, True)), (2_500_000, "H100", 1, (True, False)),
+                (3_000_000, "L40S", 1, (False, False)), (3_000_000, "L40S", 6, (True, True))):
+            options = ["--tokens", tokens, "--gpu", gpu, "--ranks", ranks]
+            plan, times = self.times(*sizes, *options)
+            cost = {row["quantity"]: row["largest_rank"] for row in plan["cost"]}
+            fits = tuple(cost[f"{pass_}_memory_bytes"] <= plan["gpu"]["memory_bytes"] for pass_ in ("forward", "backward"))
+            self.assertEqual(fits, has_times, options)
+            for values in times.values():
+                self.assertEqual(tuple(value is not None for value in values), has_times, options)
+        result = run("plan", "--tokens", "100G", "--heads", 64, "--head-dim", 128, "--branch", "2048:1", *H100)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertRegex(result.stdout, "GPUs with enough memory, backward +more than 4,?096")
+        self.assertIn("both passes exceed the memory", result.stdout)
+
+    def test_room_for_sums(self):
+        """Forward's workspace is at most 1,280 MiB only if sums hold the reached rows alone."""
+        sizes = ["--tokens", 4_000_000, "--heads", 8, "--head-dim", 64]
+        all_rows, cap = 4 * 66 * 8 * 4_000_000, 1280 << 20
+        nine = [part for i in range(9) for part in ("--branch", f"{64 << i}:{1 << i}")]
+        for branches, least in (
+                (nine, cap), ([*nine, "--branch", "0:512"], all_rows),
+                (["--branch", "64:1", "--branch", "0:6"], cap), (["--branch", "64:2", "--branch", "0:6"], cap),
+                (["--branch", "64:1", "--branch", "0:6", "--branch", "0:8,query=residue"], all_rows),
+                (["--branch", "64:2", "--branch", "0:3"], all_rows),
+                (["--branch", "64:1", "--branch", "4096:4,order=hilbert"], all_rows + 8 * 4_000_000)):
+            with self.subTest(branches=branches):
+                cost = {row["quantity"]: row for row in run_json("plan", *sizes, *branches, *H100)["cost"]}
+                self.assertEqual(cost["forward_workspace_bytes"]["total"], least)
+        curve = [*sizes, "--branch", "4096:4,order=hilbert", *H100]
+        totals = [{row["quantity"]: row["total"] for row in run_json("plan", *curve, "--engine", engine)["cost"]}
+                  for engine in ("fused", "mma")]
+        for pass_, row_bytes in (("forward", 4 * 64), ("backward", 4 * 64 + 8)):
+            key = f"{pass_}_workspace_bytes"
+            self.assertEqual(totals[1][key] - totals[0][key], 8 * 4_000_000 * row_bytes)
+
+    def test_queries_of_a_branch(self):
+        """With the query rule residue all rows are queries, as with every; with dilated one of r."""
+        sizes = ["--tokens", 100_000, "--heads", 8, "--head-dim", 64, "--branch", "2048:1", *H100]
+        rules = {rule: self.times(*sizes, "--branch", f"0:16,query={rule}")[1]["kernel_seconds"]
+                 for rule in ("dilated", "residue", "every")}
+        for i in range(2):
+            self.assertAlmostEqual(rules["residue"][i], rules["every"][i])
+            self.assertLess(rules["dilated"][i], rules["residue"][i])
+
+    def test_hosts(self):
+        """Without --hosts eight ranks share a host."""
+        sizes = [*SIZES, *BRANCH_OPTIONS, *H100]
+        for ranks, hosts in ((1, 1), (8, 1), (9, 2), (17, 3)):
+            self.assertEqual(run_json("plan", *sizes, "--ranks", ranks)["problem"]["hosts"], hosts)
+
+    def test_zigzag_ring(self):
+        """A rank's two shards exchange at the same time: the ring has as many rounds as shards besides one."""
+        path = self.path("links.json")
+        link = {"exchange_seconds": 3.0, "bytes_per_second": 1e30}
+        path.write_text(json.dumps({"annulus_links": 1, "source": "a test", "device": "cuda", "agreement_seconds": 0,
+                                    "same_host": link}), encoding="utf-8")
+        _, times = self.times("--tokens", 4096, "--heads", 2, "--head-dim", 64, "--branch", "0:1", "--shards", "zigzag",
+                              "--ranks", 4, "--exchange", "ring", "--links", path, *H100)
+        self.assertAlmostEqual(times["message_seconds"][0], 7 * 3.0)
+        self.assertAlmostEqual(times["message_seconds"][1], 2 * 7 * 3.0)
+
+    def test_tf32(self):
         sizes = ["--tokens", 100_000, "--heads", 8, "--head-dim", 64, "--branch", "0:1", "--gpu", "H100"]
-        plan, exact = self.times(*sizes)
+        _, exact = self.times(*sizes)
         _, tf32 = self.times(*sizes, "--tf32")
-        limited, _ = self.times(*sizes, "--workspace-limit", "64Mi")
-        for i, pass_ in enumerate(("forward", "backward")):
+        for i in range(2):
             self.assertLess(tf32["seconds"][i], exact["seconds"][i])
-            workspace = [next(row["total"] for row in found["cost"] if row["quantity"] == f"{pass_}_workspace_bytes")
-                         for found in (plan, limited)]
-            self.assertGreater(workspace[0], 64 << 20)
-            self.assertEqual(workspace[1], 64 << 20)
 
     def test_sequences(self):
         """Pairs of packed sequences, on this machine and on a GPU."""
@@ -343,6 +403,7 @@ class GpuTest(ProgramTest):
                 (["--gpu", "H100", "--branch", "window:9,0"], "windows"),
                 (["--gpu", "H100", "--branch", "global:2"], "global positions"),
                 (["--gpu", "H100", "--engine", "cpu"], "--engine cpu"), ([*H100, "--threads", 2], "--threads 2"),
+                ([*H100, "--workspace-limit", "1Gi"], "--workspace-limit"), (["--hosts", 1], "give --gpu"),
                 (["--sequences", "5:10:50"], "--sequences")):
             with self.subTest(options=options):
                 self.assert_refused(run("plan", *good, *options), says=says)

@@ -75,7 +75,7 @@ std::vector<double> covered_shares(const std::vector<annulus_branch> &branches, 
 
 double query_share(const annulus_branch &branch, std::int32_t heads) {
     const double served = static_cast<double>(head_end(branch, heads) - branch.first_head) / heads;
-    return branch.query_rule == ANNULUS_QUERY_EVERY ? served : served / static_cast<double>(branch.dilation);
+    return branch.query_rule == ANNULUS_QUERY_DILATED ? served / static_cast<double>(branch.dilation) : served;
 }
 
 std::optional<double> kernel_seconds(const GpuModel &model, annulus_engine engine, bool allow_tf32,

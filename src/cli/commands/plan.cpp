@@ -30,18 +30,22 @@ namespace annulus::cli {
 
 namespace {
 
+constexpr std::int32_t host_gpus = 8; // GPUs of a host, unless --hosts says otherwise
+
 struct PlanOptions {
     ProblemOptions problem;
     std::string sequences; // empty: none
     std::int32_t ranks = 1;
     Sharding sharding = Sharding::even;
-    std::string gpu; // empty: plans for the device of `execution`
-    std::int32_t hosts = 1;
-    std::string links; // path; empty: what is known of the GPU
-    std::string svg;   // path; empty: no picture
+    std::string gpu;              // empty: plans for the device of `execution`
+    std::int32_t given_hosts = 0; // 0: as many as ranks fill
+    std::string links;            // path; empty: what is known of the GPU
+    std::string svg;              // path; empty: no picture
     std::string format = "text";
     PatternOptions pattern;
     ExecutionOptions execution;
+
+    std::int32_t hosts() const { return given_hosts ? given_hosts : (ranks + host_gpus - 1) / host_gpus; }
 };
 
 // Adds up a quantity over the ranks and keeps its extremes.
@@ -148,12 +152,10 @@ Facts problem_facts(annulus_context *context, const PlannedJob &job, std::int32_
 // Returns the data sheet of the GPU, and how many of these have the memory.
 Facts gpu_facts(const PlannedJob &job, const Gpu &gpu, Sharding sharding) {
     const GpuModel &model = gpu.model;
-    const auto least = [&](annulus_pass pass) {
-        const std::optional<std::int32_t> ranks = least_ranks(job, pass, gpu, sharding);
-        return ranks ? count_cell(*ranks) : missing_cell();
-    };
+    const auto least = [&](annulus_pass pass) { return least_ranks(job, pass, gpu, sharding); };
     return {"gpu",
-            "GPU, by its data sheet; its memory holds the tensors and workspace of attention alone",
+            "GPU, by its data sheet in decimal GB, less than drivers report; its memory holds attention's tensors and "
+            "workspace alone",
             {{{"compute_capability", "compute capability"}, real_cell(model.capability / 10.0, 1)},
              {{"multiprocessors", "multiprocessors"}, count_cell(model.multiprocessors)},
              {{"memory_bytes", "memory"}, bytes_cell(model.memory_bytes)},
@@ -226,8 +228,8 @@ Table branch_table(const Cost &cost, const std::vector<std::string> &labels) {
 
 // Throws unless the options for GPUs that are not here fit together.
 void check_gpu_options(const PlanOptions &options) {
-    if (options.gpu.empty() && (options.hosts > 1 || !options.links.empty()))
-        throw bad_input(std::string(options.hosts > 1 ? "--hosts" : "--links") +
+    if (options.gpu.empty() && (options.given_hosts > 0 || !options.links.empty()))
+        throw bad_input(std::string(options.given_hosts > 0 ? "--hosts" : "--links") +
                         ": times are predicted for GPUs by name: give --gpu, such as --gpu H100");
     if (!options.gpu.empty() && options.execution.device.kind != ANNULUS_DEVICE_CPU)
         throw bad_input("--gpu " + options.gpu + ": plans for a GPU that need not be here; --device " +
@@ -235,8 +237,11 @@ void check_gpu_options(const PlanOptions &options) {
     if (!options.gpu.empty() && options.execution.threads != 0)
         throw bad_input("--threads " + std::to_string(options.execution.threads) +
                         ": is for CPUs; it cannot be given with --gpu");
-    if (options.hosts > options.ranks)
-        throw bad_input("--hosts " + std::to_string(options.hosts) + ": must be at most the number of ranks, " +
+    if (!options.gpu.empty() && options.execution.workspace_limit != 0)
+        throw bad_input(
+            "--workspace-limit: cannot be given with --gpu; how much slower a call is then was not measured");
+    if (options.given_hosts > options.ranks)
+        throw bad_input("--hosts " + std::to_string(options.given_hosts) + ": must be at most the number of ranks, " +
                         std::to_string(options.ranks));
     if (options.sequences.empty() && !options.problem.tokens)
         throw bad_input("--tokens or --sequences must be given");
@@ -253,13 +258,13 @@ std::optional<Gpu> gpu_of(const PlanOptions &options, const PlannedJob &job, con
 }
 
 Links links_of(const PlanOptions &options, const GpuModel &model) {
-    const Links links = options.links.empty() ? known_links(model, options.hosts) : read_links(options.links);
-    if (options.hosts > 1 && !links.other_hosts)
+    const Links links = options.links.empty() ? known_links(model, options.hosts()) : read_links(options.links);
+    if (options.hosts() > 1 && !links.other_hosts)
         throw bad_input("--links " + options.links + ": has no link between hosts, which --hosts " +
-                        std::to_string(options.hosts) + " needs");
-    if (options.hosts < options.ranks && !links.same_host)
+                        std::to_string(options.hosts()) + " needs");
+    if (options.hosts() < options.ranks && !links.same_host)
         throw bad_input("--links " + options.links + ": has no link in a host, which " + std::to_string(options.ranks) +
-                        " ranks on " + std::to_string(options.hosts) + " hosts need");
+                        " ranks on " + std::to_string(options.hosts()) + " hosts need");
     return links;
 }
 
@@ -313,7 +318,7 @@ void plan(const PlanOptions &options) {
     if (!options.svg.empty())
         draw(options, job, shards, labels);
     Report report;
-    report.add(problem_facts(context.get(), job, options.ranks, options.hosts, cost, gpu));
+    report.add(problem_facts(context.get(), job, options.ranks, options.hosts(), cost, gpu));
     report.add(cost_table(cost, gpu.has_value()));
     report.add(branch_table(cost, labels));
     if (gpu) {
@@ -321,7 +326,7 @@ void plan(const PlanOptions &options) {
         report.add(gpu_facts(job, *gpu, options.sharding));
         if (options.ranks > 1)
             report.add(link_facts(links));
-        report.add(time_table(context.get(), job, shards, options.hosts, ranks, *gpu, links));
+        report.add(time_table(context.get(), job, shards, options.hosts(), ranks, *gpu, links));
     }
     report.print(options.format);
 }
@@ -356,8 +361,9 @@ void add_plan_command(CLI::App &program) {
         .value("NAME")
         .group(group);
     command
-        .number<std::int32_t>("--hosts", options->hosts, 1,
-                              "H, over which the ranks are divided in their order; 1 unless given", max_ranks)
+        .number<std::int32_t>("--hosts", options->given_hosts, 1,
+                              "H, over which the ranks are divided in their order; one for each 8 ranks unless given",
+                              max_ranks)
         .value("H")
         .group(group);
     command

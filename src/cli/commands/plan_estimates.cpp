@@ -2,6 +2,7 @@
 #include "cli/commands/plan_estimates.hpp"
 
 #include "cli/commands/context.hpp"
+#include "cli/report/progress.hpp"
 
 #include <cstddef>
 #include <optional>
@@ -56,8 +57,10 @@ annulus_estimate estimate_of_rank(annulus_context *context, const annulus_proble
 std::vector<RankEstimates> estimate_ranks(annulus_context *context, const PlannedJob &job, const Shards &shards) {
     const PlanContexts contexts = make_contexts(context, job, shards);
     const std::size_t branches = job.pattern.labels(job.problem.heads).size();
+    Progress progress(shards.ranks());
     std::vector<RankEstimates> ranks;
     for (std::int32_t rank = 0; rank < shards.ranks(); ++rank) {
+        progress.begin(1);
         RankEstimates &own = ranks.emplace_back();
         own.forward = estimate_of_rank(contexts.all, job.problem, ANNULUS_PASS_FORWARD, shards, rank);
         own.backward = estimate_of_rank(contexts.all, job.problem, ANNULUS_PASS_BACKWARD, shards, rank);

@@ -3,6 +3,7 @@
 
 #include "cli/arrays/dtype_bytes.hpp"
 #include "cli/commands/context.hpp"
+#include "cli/commands/gpu_engines.hpp"
 #include "cli/commands/kernel_time.hpp"
 #include "cli/commands/tuning.hpp"
 #include "cli/ranks/ranks.hpp"
@@ -11,6 +12,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <optional>
+#include <string>
 
 namespace annulus::cli {
 
@@ -41,6 +44,7 @@ struct Setting {
     std::vector<double> covered; // covered_shares()
     double read_share;
     std::vector<bool> leaves_host; // by rank: its host exchanges rows with another host
+    std::int32_t shards;
 };
 
 // Returns the length of a sequence, for several sequences that of the mean row's.
@@ -119,9 +123,11 @@ std::optional<PassTime> time_of(const Setting &setting, annulus_pass pass, const
     time.launches = messages * (is_backward(pass) ? tuning::message_seconds.backward : tuning::message_seconds.forward);
     const auto bytes = static_cast<double>(std::max(estimate.sent_bytes, estimate.received_bytes));
     if (bytes > 0) {
-        // A ring exchanges with one shard after the other. Backward also returns gradients.
+        // A ring exchanges with one shard after the other, at once for all shards of a rank. Backward also returns
+        // gradients.
+        const double rounds = std::clamp(messages, 1.0, std::max(setting.shards - 1.0, 1.0));
         const double exchanges =
-            (estimate.exchange == ANNULUS_EXCHANGE_RING ? std::max(messages, 1.0) : 1.0) * (is_backward(pass) ? 2 : 1);
+            (estimate.exchange == ANNULUS_EXCHANGE_RING ? rounds : 1.0) * (is_backward(pass) ? 2 : 1);
         const Link &link = setting.leaves_host[index] ? *setting.links.other_hosts : *setting.links.same_host;
         time.messages = exchanges * link.exchange_seconds + bytes / link.bytes_per_second;
     }
@@ -146,9 +152,38 @@ std::optional<Slowest> slowest_of(const Setting &setting, annulus_pass pass, con
     return slowest;
 }
 
+// True if sums hold the reached rows only, in parts, by doc/limits.md. More than nine branches may leave more than
+// eight to the launches after the first.
+bool has_small_sums(const std::vector<annulus_branch> &branches, std::int32_t heads) {
+    const auto is_small = [](const annulus_branch &branch) {
+        return !is_curved(branch) && (branch.dilation == 1 || branch.query_rule != ANNULUS_QUERY_RESIDUE);
+    };
+    const std::int64_t least = std::ranges::min_element(branches, {}, &annulus_branch::dilation)->dilation;
+    const auto has_all_rows = [&](const annulus_branch &branch) {
+        return branch.dilation == least && (least == 1 || branch.query_rule == ANNULUS_QUERY_EVERY) &&
+               branch.first_head == 0 && (branch.head_count == 0 || branch.head_count == heads);
+    };
+    return branches.size() <= 9 && std::ranges::all_of(branches, is_small) &&
+           std::ranges::any_of(branches, has_all_rows);
+}
+
+// Returns the most bytes that branches along a curve take: the order of the positions, and for `mma` the copies of the
+// rows that one branch reads.
+std::uint64_t curve_bytes(const annulus_problem &problem, annulus_pass pass, annulus_engine engine,
+                          const std::vector<annulus_branch> &branches, std::int64_t rows) {
+    const auto curves = static_cast<std::uint64_t>(std::ranges::count_if(branches, is_curved));
+    if (curves == 0)
+        return 0;
+    const std::int32_t heads = is_backward(pass) ? problem.heads : problem.kv_heads;
+    const std::int64_t row_bytes = 2 * problem.head_dim * dtype_bytes(problem.dtype) + (is_backward(pass) ? 8 : 0);
+    const std::int64_t copies = engine == ANNULUS_ENGINE_MMA ? problem.batch * rows * heads * row_bytes : 0;
+    return 8 * static_cast<std::uint64_t>(rows) * curves + static_cast<std::uint64_t>(copies);
+}
+
 // Returns the most bytes that an engine takes.
-std::uint64_t engine_bytes(const annulus_problem &problem, annulus_pass pass, annulus_engine engine,
+std::uint64_t engine_bytes(const PlannedJob &job, annulus_pass pass, annulus_engine engine,
                            const annulus_estimate &estimate, std::int64_t rows, bool has_ranks) {
+    const annulus_problem &problem = job.problem;
     // The rooms of doc/limits.md and doc/performance.md.
     constexpr std::uint64_t MiB = 1 << 20, room_for_sums = 1280 * MiB, room_for_ds = 1536 * MiB, gemm_room = 256 * MiB;
     if (engine == ANNULUS_ENGINE_GEMM)
@@ -156,41 +191,57 @@ std::uint64_t engine_bytes(const annulus_problem &problem, annulus_pass pass, an
     const auto dim = static_cast<std::uint64_t>(problem.head_dim);
     const auto query_rows = static_cast<std::uint64_t>(problem.batch * rows * problem.heads);
     const auto key_rows = static_cast<std::uint64_t>(problem.batch * rows * problem.kv_heads);
-    if (!is_backward(pass)) // float32 sums of O, and two numbers of a row
-        return std::min(room_for_sums, 4 * (dim + 2) * query_rows);
+    const Config config = job.pattern.config(problem.heads);
+    const std::vector<annulus_branch> branches = get_branches(config.get());
+    const bool is_one = is_one_launch(branches);
+    // Float32 sums of O or dQ, and two numbers of a row. Ranks have counted the sums of all rows.
+    std::uint64_t sums = 4 * (dim + 2) * query_rows;
+    if (has_ranks || is_one || has_small_sums(branches, problem.heads))
+        sums = std::min(room_for_sums, sums);
+    const std::uint64_t curves = curve_bytes(problem, pass, engine, branches, rows);
+    if (!is_backward(pass))
+        return sums + curves;
     // Two float32 numbers of a row, dS in 16 bits, and float32 sums of dK and dV, which ranks have counted.
     const double ds_bytes = std::min(static_cast<double>(room_for_ds), 2 * estimate.pairs);
-    return 8 * query_rows + static_cast<std::uint64_t>(ds_bytes) + (has_ranks ? 0 : 8 * dim * key_rows);
+    return 8 * query_rows + static_cast<std::uint64_t>(ds_bytes) + (has_ranks ? 0 : 8 * dim * key_rows) +
+           (has_ranks || is_one ? 0 : sums) + curves;
 }
 
-bool fits(const PlannedJob &job, annulus_context *context, annulus_pass pass, const Gpu &gpu, Sharding sharding,
-          std::int32_t ranks) {
-    const Shards shards(context, job.problem, ranks, sharding);
-    const std::int32_t middle = ranks / 2;
-    const annulus_estimate estimate = estimate_of_rank(context, job.problem, pass, shards, middle);
-    return estimate.tensor_bytes +
-               gpu_workspace_bytes(job, pass, gpu.engine(pass), estimate, shards.rows(middle), ranks > 1) <=
+bool fits(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, const annulus_estimate &estimate, std::int64_t rows,
+          bool has_ranks) {
+    return estimate.tensor_bytes + gpu_workspace_bytes(job, pass, gpu.engine(pass), estimate, rows, has_ranks) <=
            gpu.model.memory_bytes;
+}
+
+bool fit_all(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, const std::vector<RankEstimates> &ranks) {
+    return std::ranges::all_of(ranks, [&](const RankEstimates &rank) {
+        return fits(job, pass, gpu, is_backward(pass) ? rank.backward : rank.forward, rank.rows, ranks.size() > 1);
+    });
 }
 
 } // namespace
 
 std::uint64_t gpu_workspace_bytes(const PlannedJob &job, annulus_pass pass, annulus_engine engine,
                                   const annulus_estimate &estimate, std::int64_t rows, bool has_ranks) {
-    const std::uint64_t limit = job.execution.workspace_limit;
-    const std::uint64_t bytes =
-        (has_ranks ? estimate.workspace_bytes : 0) + engine_bytes(job.problem, pass, engine, estimate, rows, has_ranks);
-    return limit > 0 ? std::min(bytes, limit) : bytes;
+    return (has_ranks ? estimate.workspace_bytes : 0) + engine_bytes(job, pass, engine, estimate, rows, has_ranks);
 }
 
-std::optional<std::int32_t> least_ranks(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, Sharding sharding) {
+Cell least_ranks(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, Sharding sharding) {
     const Context context = make_context(job.pattern, job.execution, job.problem.heads);
-    const auto fit = [&](std::int32_t ranks) { return fits(job, context.get(), pass, gpu, sharding, ranks); };
+    const auto fit = [&](std::int32_t ranks) {
+        const Shards shards(context.get(), job.problem, ranks, sharding);
+        const std::int32_t middle = ranks / 2;
+        const annulus_estimate estimate = estimate_of_rank(context.get(), job.problem, pass, shards, middle);
+        return fits(job, pass, gpu, estimate, shards.rows(middle), ranks > 1);
+    };
     try {
         std::int32_t high = 1;
         while (!fit(high)) {
-            if (high >= max_ranks)
-                return std::nullopt;
+            if (high >= max_ranks) {
+                Cell none = missing_cell();
+                none.text = "more than " + std::to_string(max_ranks);
+                return none;
+            }
             high *= 2;
         }
         std::int32_t low = high / 2; // 0, or too few
@@ -198,23 +249,34 @@ std::optional<std::int32_t> least_ranks(const PlannedJob &job, annulus_pass pass
             const std::int32_t middle = low + (high - low) / 2;
             (fit(middle) ? high : low) = middle;
         }
-        return high;
-    } catch (const Failure &) {
-        return std::nullopt;
+        return count_cell(high);
+    } catch (const Failure &failure) {
+        Cell none = missing_cell();
+        none.text = failure.what();
+        return none;
     }
 }
 
 Table time_table(annulus_context *context, const PlannedJob &job, const Shards &shards, int hosts,
                  const std::vector<RankEstimates> &ranks, const Gpu &gpu, const Links &links) {
     const Config config = job.pattern.config(job.problem.heads);
-    Setting setting{job, gpu, links, get_branches(config.get()), {}, 1, {}};
+    Setting setting{job, gpu, links, get_branches(config.get()), {}, 1, {}, shards.count()};
     setting.covered = covered_shares(setting.branches, typical_length(job.problem), job.problem.heads);
     setting.read_share = read_share_of(setting.branches);
     setting.leaves_host = ranks_that_leave_hosts(context, job, shards, hosts);
-    const std::optional<Slowest> forward = slowest_of(setting, ANNULUS_PASS_FORWARD, ranks);
-    const std::optional<Slowest> backward = slowest_of(setting, ANNULUS_PASS_BACKWARD, ranks);
+    const bool forward_fits = fit_all(job, ANNULUS_PASS_FORWARD, gpu, ranks);
+    const bool backward_fits = fit_all(job, ANNULUS_PASS_BACKWARD, gpu, ranks);
+    const auto slowest = [&](annulus_pass pass, bool has_memory) {
+        return has_memory ? slowest_of(setting, pass, ranks) : std::nullopt;
+    };
+    const std::optional<Slowest> forward = slowest(ANNULUS_PASS_FORWARD, forward_fits);
+    const std::optional<Slowest> backward = slowest(ANNULUS_PASS_BACKWARD, backward_fits);
+    const std::string lack = forward_fits && backward_fits ? ""
+                             : forward_fits || backward_fits
+                                 ? std::string("; ") + (forward_fits ? "backward" : "forward") + " exceeds the memory"
+                                 : "; both passes exceed the memory";
     Table table{"time",
-                "Time, predicted: the slowest rank",
+                "Time, predicted: the slowest rank" + lack,
                 {{"quantity", ""}, {"forward", "forward"}, {"backward", "backward"}},
                 {}};
     const auto add = [&](const char *key, const char *title, const std::function<Cell(const Slowest &)> &cell) {

@@ -10,7 +10,6 @@
 #include "cli/report/report.hpp"
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace annulus::cli {
@@ -24,15 +23,16 @@ struct Gpu {
 };
 
 // Returns the most workspace that a rank's call takes on a GPU. `estimate` is the CPU's: of it count, on several ranks,
-// the rows of other ranks and the sums. The engine adds as much as it ever takes, within the job's workspace limit.
+// the rows of other ranks and the sums. The engine adds as much as it ever takes.
 std::uint64_t gpu_workspace_bytes(const PlannedJob &job, annulus_pass pass, annulus_engine engine,
                                   const annulus_estimate &estimate, std::int64_t rows, bool has_ranks);
 
 // Returns the least number of ranks with which a pass fits into the memory of each GPU, found by bisection and by the
-// rank in the middle. Returns nothing if max_ranks do not suffice or cannot be planned.
-std::optional<std::int32_t> least_ranks(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, Sharding sharding);
+// rank in the middle. If there is none, the text says why, and the value is null.
+Cell least_ranks(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, Sharding sharding);
 
-// Returns the times of the slowest rank, with P ranks divided over hosts in their order. `context` is of the job.
+// Returns the times of the slowest rank, with P ranks divided over hosts in their order. A pass that does not fit into
+// the memory of each GPU has none. `context` is of the job.
 Table time_table(annulus_context *context, const PlannedJob &job, const Shards &shards, int hosts,
                  const std::vector<RankEstimates> &ranks, const Gpu &gpu, const Links &links);
 
