@@ -86,11 +86,14 @@ class BenchTest(ProgramTest):
             self.assertEqual(links["same_host"]["bytes_per_second"], printed["same_host_bytes_per_second"])
             self.assertGreater(links["same_host"]["bytes_per_second"], 0)
             self.assertGreaterEqual(links["agreement_seconds"], 0)
-            plan = run_json("plan", "--tokens", 4096, "--heads", 2, "--head-dim", 64, "--dtype", "float16", "--branch",
-                            "0:1", "--ranks", 2, "--gpu", "H100", "--links", path)
-            self.assertEqual(plan["links"]["source"], links["source"])
+            plan = ["plan", "--tokens", 4096, "--heads", 2, "--head-dim", 64, "--dtype", "float16", "--branch", "0:1",
+                    "--ranks", 2, "--gpu", "H100", "--links", path]
+            self.assert_refused(run(*plan), says="'device' is \"cpu\"")
+            path.write_text(json.dumps({**links, "device": "cuda"}), encoding="utf-8")
+            self.assertEqual(run_json(*plan)["links"]["source"], links["source"])
             path.unlink()
         for options, says in ((["--ranks", 1], "give --ranks"), (["--ranks", 2, "--weak"], "--links"),
+                              (["--ranks", 2, "--exchange", "ring"], "--exchange ring"),
                               (["--ranks", 2, *SMALL[1:9]], "--links"), (["--ranks", 2, "--scaling"], "--")):
             self.assert_refused(run("bench", "--links", self.path("links.json"), *options), says=says)
         self.assert_refused(run("bench", "--links", self.path("missing/links.json"), "--ranks", 2), says="--links")

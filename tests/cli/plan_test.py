@@ -267,7 +267,7 @@ class GpuTest(ProgramTest):
         """Messages take as long as the file says: an exchange of all rows forward, and of their gradients backward."""
         path = self.path("links.json")
         link = {"exchange_seconds": 3.0, "bytes_per_second": 1e6}
-        near = {"annulus_links": 1, "source": "a test", "agreement_seconds": 7.0, "same_host": link}
+        near = {"annulus_links": 1, "source": "a test", "device": "cuda", "agreement_seconds": 7.0, "same_host": link}
         far = {**near, "other_hosts": {"exchange_seconds": 5.0, "bytes_per_second": 2e6}}
         sizes = ["--tokens", 4096, "--heads", 2, "--head-dim", 64, "--ranks", 4, *H100]
         for contents, hosts, branch, exchange, rate in (
@@ -284,7 +284,9 @@ class GpuTest(ProgramTest):
                 self.assertAlmostEqual(times["message_seconds"][1], 2 * exchange + sent["backward_sent_bytes"] / rate)
         good = [*sizes, "--branch", "0:1", "--links", path]
         for contents, says in (
-                ("{", "is not JSON"), ("[]", "must be an object"), ({}, "'annulus_links' is missing"),
+                ("{", "is not JSON"), ({**near, "device": "cpu"}, "'device' is \"cpu\""), ({**near, "device": 1}, "'device' is 1"),
+                ({**near, "other_host": link}, "unknown 'other_host'"),
+                ({**near, "same_host": {**link, "rate": 1}}, "same_host: unknown 'rate'"), ("[]", "must be an object"), ({}, "'annulus_links' is missing"),
                 ({**near, "annulus_links": 2}, "'annulus_links' is 2"), ({**near, "source": 3}, "'source' is 3"),
                 ({**near, "agreement_seconds": -1}, "'agreement_seconds' is -1"),
                 ({**near, "same_host": {**link, "bytes_per_second": 0}}, "'bytes_per_second' is 0"),

@@ -230,6 +230,9 @@ void check_links_options(const BenchOptions &options, int ranks) {
         return;
     if (ranks == 1)
         throw bad_input("--links measures the links between ranks: give --ranks");
+    if (!options.execution.exchange.empty())
+        throw bad_input("--exchange " + options.execution.exchange +
+                        ": cannot be given with --links, which measures messages that are gathered");
     if (is_custom(options) || !options.problem.dtype.empty() || options.scaling || options.weak ||
         !options.sequences.empty() || !options.plot.empty() || options.ranks.sharding != Sharding::even)
         throw bad_input("--links has problems of its own, and no picture: of the other options for problems, ranks and "

@@ -48,21 +48,35 @@ struct Pairs {
     bool are_any() const { return std::ranges::find(counts, true) != counts.end(); }
 };
 
+// Pairs ranks of the same host, or else ranks far apart in the order of the hosts. Ranks that have no partner come last
+// or, of an odd number, the one in the middle.
 Pairs make_pairs(const std::vector<HostName> &hosts, bool on_same_host) {
     const auto host = [&](std::int32_t rank) { return hosts[static_cast<std::size_t>(rank)]; };
     const std::size_t ranks = hosts.size(), half = ranks / 2;
-    std::vector<std::int32_t> by_host(ranks);
+    std::vector<std::int32_t> by_host(ranks), alone;
     std::iota(by_host.begin(), by_host.end(), 0);
     std::ranges::stable_sort(by_host, {}, host);
-    Pairs pairs{by_host, std::vector<bool>(ranks, false)};
-    for (std::size_t i = 0; i < half; ++i) {
-        if (!on_same_host) { // ranks far apart, which are rarely on one host
-            pairs.order[2 * i] = by_host[i];
-            pairs.order[2 * i + 1] = by_host[half + i];
-        }
-        const std::int32_t receiver = pairs.order[2 * i + 1];
-        pairs.counts[static_cast<std::size_t>(receiver)] = (host(pairs.order[2 * i]) == host(receiver)) == on_same_host;
+    Pairs pairs{{}, std::vector<bool>(ranks, false)};
+    const auto pair = [&](std::int32_t sender, std::int32_t receiver) {
+        pairs.order.insert(pairs.order.end(), {sender, receiver});
+        pairs.counts[static_cast<std::size_t>(receiver)] = (host(sender) == host(receiver)) == on_same_host;
+    };
+    if (on_same_host)
+        for (std::size_t i = 0; i < ranks; ++i)
+            if (i + 1 < ranks && host(by_host[i]) == host(by_host[i + 1])) {
+                pair(by_host[i], by_host[i + 1]);
+                ++i;
+            } else {
+                alone.push_back(by_host[i]);
+            }
+    else {
+        // If there are two hosts, at least one pair is of both: no host has the first pair and the last one.
+        for (std::size_t i = 0; i < half; ++i)
+            pair(by_host[i], by_host[ranks - half + i]);
+        if (ranks % 2)
+            alone.push_back(by_host[half]);
     }
+    pairs.order.insert(pairs.order.end(), alone.begin(), alone.end());
     return pairs;
 }
 
@@ -149,6 +163,7 @@ Links measure_links(const Rank &rank, Memory &memory, int repeats) {
                                                : "processes over NCCL";
     links.source = "annulus bench --links, " + counted(rank.count, "rank", "ranks") + ": " + way + " on " +
                    (memory.is_host() ? "CPUs" : "GPUs");
+    links.are_of_gpus = !memory.is_host();
     links.agreement_seconds = probe.agreement_seconds(near.are_any() ? near : far);
     if (near.are_any())
         links.same_host = probe.link(near);

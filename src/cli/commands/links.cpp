@@ -4,12 +4,16 @@
 #include "cli/arrays/input_file.hpp"
 #include "cli/commands/tuning.hpp"
 #include "cli/report/failure.hpp"
+#include "cli/report/text.hpp"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace annulus::cli {
 
@@ -19,6 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char *format_key = "annulus_links";
 constexpr int format_version = 1;
+constexpr const char *cpu_device = "cpu", *gpu_device = "cuda";
 
 Json json_of(const Link &link) {
     return {{"exchange_seconds", link.exchange_seconds}, {"bytes_per_second", link.bytes_per_second}};
@@ -32,6 +37,13 @@ class Members {
             throw bad_input(subject_ + ": must be an object");
     }
 
+    // Throws if there is another member than `keys`.
+    void check_keys(std::initializer_list<std::string> keys) const {
+        for (const auto &item : object_.items())
+            if (std::ranges::find(keys, item.key()) == keys.end())
+                throw bad_input(subject_ + ": unknown '" + item.key() + "'; it may have " +
+                                joined(std::vector<std::string>(keys), ", "));
+    }
     bool has(const char *key) const { return object_.contains(key); }
     const Json &member(const char *key) const {
         if (!has(key))
@@ -51,6 +63,7 @@ class Members {
         if (!has(key))
             return std::nullopt;
         const Members members(member(key), subject_ + ": " + key);
+        members.check_keys({"exchange_seconds", "bytes_per_second"});
         return Link{members.number("exchange_seconds", true), members.number("bytes_per_second", false)};
     }
 
@@ -63,7 +76,7 @@ class Members {
 
 Links known_links(const GpuModel &model, int hosts) {
     Links links{
-        "data sheets", tuning::host_agreement_seconds, Link{tuning::host_exchange_seconds, model.link_rate}, {}};
+        "data sheets", true, tuning::host_agreement_seconds, Link{tuning::host_exchange_seconds, model.link_rate}, {}};
     if (hosts > 1) {
         links.agreement_seconds = tuning::network_agreement_seconds + tuning::network_hop_seconds * (hosts - 1);
         links.other_hosts = Link{tuning::network_exchange_seconds, tuning::network_rate};
@@ -81,16 +94,23 @@ Links read_links(const std::string &path) {
     if (members.number(format_key, false) != format_version)
         throw bad_input(file.subject() + ": '" + format_key + "' is " + members.member(format_key).dump() +
                         "; it must be " + std::to_string(format_version));
+    members.check_keys({format_key, "source", "device", "agreement_seconds", "same_host", "other_hosts"});
+    const Json &device = members.member("device");
+    if (device != gpu_device)
+        throw bad_input(file.subject() + ": 'device' is " + device.dump() + "; it must be \"" + gpu_device +
+                        "\", as bench --device cuda --links writes it");
     const Json &source = members.member("source");
     if (!source.is_string())
         throw bad_input(file.subject() + ": 'source' is " + source.dump() + "; it must be a text");
-    return {source.get<std::string>(), members.number("agreement_seconds", true), members.link("same_host"),
+    return {source.get<std::string>(), true, members.number("agreement_seconds", true), members.link("same_host"),
             members.link("other_hosts")};
 }
 
 std::string links_text(const Links &links) {
-    Json json = {
-        {format_key, format_version}, {"source", links.source}, {"agreement_seconds", links.agreement_seconds}};
+    Json json = {{format_key, format_version},
+                 {"source", links.source},
+                 {"device", links.are_of_gpus ? gpu_device : cpu_device},
+                 {"agreement_seconds", links.agreement_seconds}};
     if (links.same_host)
         json["same_host"] = json_of(*links.same_host);
     if (links.other_hosts)

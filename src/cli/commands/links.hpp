@@ -18,7 +18,8 @@ struct Link {
 };
 
 struct Links {
-    std::string source; // who says so, for the reader
+    std::string source;      // who says so, for the reader
+    bool are_of_gpus = true; // else of CPUs
     double agreement_seconds = 0;
     std::optional<Link> same_host, other_hosts; // none if no two ranks were on one host, or on different hosts
 };
@@ -26,7 +27,7 @@ struct Links {
 // Returns the links of `hosts` hosts of GPUs, each with 400 Gb/s to other hosts.
 Links known_links(const GpuModel &model, int hosts);
 
-// Reads the file that --links names. Throws Failure if it is not such a file.
+// Reads the file that --links names. Throws Failure if it is not such a file, or if it tells of links between CPUs.
 Links read_links(const std::string &path);
 // Returns the contents of such a file.
 std::string links_text(const Links &links);
