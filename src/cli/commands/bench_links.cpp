@@ -4,6 +4,7 @@
 #include "cli/arrays/dtype_bytes.hpp"
 #include "cli/commands/bench_case.hpp"
 #include "cli/commands/bench_cases.hpp"
+#include "cli/commands/link_pairs.hpp"
 #include "cli/devices/sample.hpp"
 #include "cli/report/failure.hpp"
 #include "cli/report/text.hpp"
@@ -11,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -30,54 +30,11 @@ constexpr std::int32_t head_dim = 128;
 constexpr std::int64_t host_bytes = std::int64_t{1} << 24, cuda_bytes = std::int64_t{1} << 27; // of a large message
 constexpr int warm_up_calls = 3;
 
-using HostName = std::array<char, 256>;
-
 HostName host_name() {
     HostName name{};
     if (gethostname(name.data(), name.size() - 1) != 0)
         throw Failure(exit_failed, "--links: the system does not tell the host's name");
     return name;
-}
-
-// The ranks at the places 2 i of `order` send to those at the places 2 i + 1. `counts` tells of each rank whether it is
-// such a receiver and its link to the sender is of the kind that is measured.
-struct Pairs {
-    std::vector<std::int32_t> order;
-    std::vector<bool> counts;
-
-    bool are_any() const { return std::ranges::find(counts, true) != counts.end(); }
-};
-
-// Pairs ranks of the same host, or else ranks far apart in the order of the hosts. Ranks that have no partner come last
-// or, of an odd number, the one in the middle.
-Pairs make_pairs(const std::vector<HostName> &hosts, bool on_same_host) {
-    const auto host = [&](std::int32_t rank) { return hosts[static_cast<std::size_t>(rank)]; };
-    const std::size_t ranks = hosts.size(), half = ranks / 2;
-    std::vector<std::int32_t> by_host(ranks), alone;
-    std::iota(by_host.begin(), by_host.end(), 0);
-    std::ranges::stable_sort(by_host, {}, host);
-    Pairs pairs{{}, std::vector<bool>(ranks, false)};
-    const auto pair = [&](std::int32_t sender, std::int32_t receiver) {
-        pairs.order.insert(pairs.order.end(), {sender, receiver});
-        pairs.counts[static_cast<std::size_t>(receiver)] = (host(sender) == host(receiver)) == on_same_host;
-    };
-    if (on_same_host)
-        for (std::size_t i = 0; i < ranks; ++i)
-            if (i + 1 < ranks && host(by_host[i]) == host(by_host[i + 1])) {
-                pair(by_host[i], by_host[i + 1]);
-                ++i;
-            } else {
-                alone.push_back(by_host[i]);
-            }
-    else {
-        // If there are two hosts, at least one pair is of both: no host has the first pair and the last one.
-        for (std::size_t i = 0; i < half; ++i)
-            pair(by_host[i], by_host[ranks - half + i]);
-        if (ranks % 2)
-            alone.push_back(by_host[half]);
-    }
-    pairs.order.insert(pairs.order.end(), alone.begin(), alone.end());
-    return pairs;
 }
 
 class LinkProbe {
