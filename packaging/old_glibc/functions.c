@@ -38,6 +38,10 @@ int lstat(const char *path, struct stat *status) {
 }
 
 int fstat(int file, struct stat *status) {
+    if (file < 0) { /* AT_FDCWD would be the working directory. */
+        errno = EBADF;
+        return -1;
+    }
     return (int)syscall(SYS_newfstatat, file, "", status, AT_EMPTY_PATH);
 }
 
@@ -53,22 +57,32 @@ int fstat64(int file, struct stat64 *status) {
     return fstat(file, (struct stat *)status);
 }
 
-static int64_t nanoseconds(const struct timespec *time) {
-    return time->tv_sec * INT64_C(1000000000) + time->tv_nsec;
+#define SECOND INT64_C(1000000000)
+#define HOUR (3600 * SECOND)
+
+/* Returns the time from `begin` to `end` in nanoseconds, cut to between 0 and an hour. */
+static int64_t duration(const struct timespec *begin, const struct timespec *end) {
+    if (end->tv_sec < begin->tv_sec)
+        return 0;
+    if (end->tv_sec - begin->tv_sec >= 3600)
+        return HOUR;
+    const int64_t length = (end->tv_sec - begin->tv_sec) * SECOND + end->tv_nsec - begin->tv_nsec;
+    return length < 0 ? 0 : length;
 }
 
-/* glibc 2.30. Waits by the clock of the condition variable, CLOCK_REALTIME. If that clock was moved meanwhile, the
- * function ends early without a timeout, as it may at any time. */
+/* glibc 2.30. Waits by the clock of the condition variable, CLOCK_REALTIME, for an hour at most: the function may end
+ * early without a timeout at any time, as it also does if that clock is set forward meanwhile. If that clock is set
+ * back, the function waits that much longer. */
 int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mutex_t *mutex, clockid_t clock,
                            const struct timespec *end) {
     struct timespec now, real;
     if (clock_gettime(clock, &now) != 0 || clock_gettime(CLOCK_REALTIME, &real) != 0)
         return EINVAL;
-    const int64_t real_end = nanoseconds(&real) + (nanoseconds(end) - nanoseconds(&now));
-    real.tv_sec = real_end / INT64_C(1000000000);
-    real.tv_nsec = real_end % INT64_C(1000000000);
+    const int64_t nanoseconds = real.tv_nsec + duration(&now, end);
+    real.tv_sec += nanoseconds / SECOND;
+    real.tv_nsec = nanoseconds % SECOND;
     const int status = pthread_cond_timedwait(condition, mutex, &real);
-    if (status == ETIMEDOUT && clock_gettime(clock, &now) == 0 && nanoseconds(&now) < nanoseconds(end))
+    if (status == ETIMEDOUT && clock_gettime(clock, &now) == 0 && duration(&now, end) > 0)
         return 0;
     return status;
 }

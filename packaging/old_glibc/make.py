@@ -12,6 +12,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import typing
 
 # The versions of manylinux_2_28.
 NEWEST = {"GLIBC": (2, 28), "GCC": (7, 0, 0)}
@@ -22,13 +23,11 @@ MOVED = {
     "librt.so.1": r"(aio|lio|mq|shm|timer)_\w+",
 }
 STUB = """
-    .{section}
-    .balign 32
+    .{binding} {label}
     .type {label}, %{kind}
     .size {label}, {size}
     .symver {label}, {name}{at}{version}
 {label}:
-    .skip {size}
 """
 
 
@@ -43,30 +42,49 @@ def number(version):
     return parts if found and parts <= NEWEST[found[1]] else None
 
 
+class Symbol(typing.NamedTuple):
+    name: str
+    version: str
+    kind: str
+    binding: str
+    address: int
+    size: int
+
+
 def old_symbols(library):
-    """Returns {name: (version, kind, size)} of a library's functions and variables, in their newest old version."""
+    """Returns {name: symbol} of a library's functions and variables, in their newest old version."""
     symbols = {}
     for line in run("readelf", "--dyn-syms", "--wide", library).splitlines():
         fields = line.split()
         if len(fields) < 8 or fields[3] not in ("FUNC", "IFUNC", "OBJECT") or fields[6] == "UND":
             continue
         name, _, version = fields[7].replace("@@", "@").partition("@")
-        if number(version) and (name not in symbols or number(symbols[name][0]) < number(version)):
-            symbols[name] = version, "object" if fields[3] == "OBJECT" else "function", int(fields[2], 0)
+        if number(version) and (name not in symbols or number(symbols[name].version) < number(version)):
+            kind = "object" if fields[3] == "OBJECT" else "function"
+            binding = "weak" if fields[4] == "WEAK" else "globl"
+            symbols[name] = Symbol(name, version, kind, binding, int(fields[1], 16), int(fields[2], 0))
     return symbols
 
 
 def write_library(compiler, directory, soname, symbols):
     source, versions = directory / f"{soname}.s", directory / f"{soname}.map"
+    # Names of one variable, such as environ and __environ, share an address. If a program uses the weak name, the
+    # linker also exports the strong one from the program's copy, which glibc then uses.
+    places = {}
+    for name, symbol in sorted(symbols.items()):
+        places.setdefault(symbol.address if symbol.kind == "object" else name, []).append(symbol)
     with source.open("w") as lines:
-        for index, (name, (version, kind, size)) in enumerate(sorted(symbols.items())):
-            # start.c has the __libc_start_main that programs call.
-            at = "@" if name == "__libc_start_main" else "@@"
-            section = "bss" if kind == "object" else "text"
-            stub = {"name": name, "version": version, "kind": kind, "size": max(size, 1), "at": at, "section": section}
-            lines.write(STUB.format(label=f"stub{index}", **stub) + f"    .globl stub{index}\n")
+        count = 0
+        for place in places.values():
+            lines.write(f"    .{'bss' if place[0].kind == 'object' else 'text'}\n    .balign 32\n")
+            for symbol in place:
+                # start.c has the __libc_start_main that programs call.
+                at = "@" if symbol.name == "__libc_start_main" else "@@"
+                lines.write(STUB.format(label=f"stub{count}", at=at, **symbol._asdict()))
+                count += 1
+            lines.write(f"    .skip {max([1, *(symbol.size for symbol in place)])}\n")
         lines.write('    .section .note.GNU-stack,"",%progbits\n')
-    names = sorted({version for version, _, _ in symbols.values()}) or ["EMPTY"]
+    names = sorted({symbol.version for symbol in symbols.values()}) or ["EMPTY"]
     versions.write_text(f"{names[0]} {{ local: stub[0-9]*; }};\n" + "".join(f"{name} {{ }};\n" for name in names[1:]))
     run(*compiler, "-shared", "-nostdlib", f"-Wl,-soname,{soname}", f"-Wl,--version-script,{versions}", source,
         "-o", directory / soname)  # fmt: skip
