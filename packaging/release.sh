@@ -10,7 +10,8 @@
 #   SHA256SUMS
 # OPTION is an option of meson setup for the x86-64 wheels, such as -Dcuda-arch=90. PYTHONS in the environment names the
 # Pythons that get wheels. try_release.sh uses what was built. It runs on Debian and installs packages that it lacks
-# (packages.txt); cargo 1.90 or newer must be in PATH.
+# (packages.txt); cargo 1.90 or newer must be in PATH. A commit with the tag of its version must be ready to be
+# published. The script exits with 77 if the checkout has changes or cargo is missing, and with 1 for other errors.
 set -eu
 [ $# -ge 1 ] || {
     echo "usage: release.sh DIRECTORY [OPTION]..." >&2
@@ -26,8 +27,17 @@ fail() {
     exit 1
 }
 
+# cannot WORD...: says why no release can be built here, and ends.
+cannot() {
+    echo "release.sh: $*" >&2
+    exit 77
+}
+
 [ -z "$(ls -A "$directory")" ] || fail "$directory is not empty"
-[ -z "$(git status --porcelain)" ] || fail "the checkout has changes; a release is made of a commit"
+[ -z "$(git status --porcelain)" ] || cannot 'the checkout has changes; a release is made of a commit'
+# Older versions cannot package a crate that needs another one which is not published.
+minor=$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p')
+[ "${minor:-0}" -ge 90 ] || cannot 'cargo 1.90 or newer is not in PATH'
 version=$(sed -n "s/^  version: '\(.*\)',/\1/p" meson.build)
 # Every file that has the version of its own.
 for place in bindings/rust/annulus/Cargo.toml:'^version = "' bindings/rust/annulus-sys/Cargo.toml:'^version = "' \
@@ -36,16 +46,21 @@ for place in bindings/rust/annulus/Cargo.toml:'^version = "' bindings/rust/annul
     found=$(sed -n "s/${place#*:}\([0-9.]*\).*/\1/p" "${place%%:*}" | head -n 1)
     [ "$found" = "$version" ] || fail "${place%%:*} has the version '$found'; meson.build has $version"
 done
-if [ "$(git describe --exact-match 2>/dev/null)" = "v$version" ]; then
+if git tag --points-at HEAD | grep -Fqx "v$version"; then
     ! grep -q "^## \[$version\] - unreleased" CHANGELOG.md || fail "CHANGELOG.md calls $version unreleased"
+    ! grep -q 'not on PyPI yet' README.md || fail 'README.md, which PyPI shows, says: not on PyPI yet'
+    for file in packaging/debian/control packaging/debian/changelog; do
+        ! grep -q '@example\.org>' $file || fail "$file has an address of example.org (packaging/set_address.py)"
+    done
+    case " $* " in
+        *' -Dcuda=disabled '*) ;;
+        *) command -v nvcc >/dev/null || fail 'nvcc is not in PATH; the option -Dcuda=disabled releases without CUDA' ;;
+    esac
 else
     echo "release.sh: this commit has no tag v$version, so the files are for trying"
 fi
 
 sh packaging/install.sh build cli deb mpi test python arm64
-# Older versions cannot package a crate that needs another one which is not published.
-minor=$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p')
-[ "${minor:-0}" -ge 90 ] || fail 'cargo 1.90 or newer is not in PATH'
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 commit=$(git rev-parse HEAD)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""set_address.py URL [TREE]: writes the address of the project's git repository, such as https://example.org/annulus,
-to the files that tell it to others. TREE is this tree unless given. An address that is there is replaced."""
+"""set_address.py URL MAIL [TREE]: writes the address of the project's git repository, such as
+https://example.org/annulus, and the maintainers' mail address, such as annulus@example.org, to the files that tell them
+to others. TREE is this tree unless given. Addresses that are there are replaced, in Debian's changelog the newest."""
 
 import pathlib
 import re
@@ -21,9 +22,19 @@ def set_lines(path, anchor, lines, pattern):
     path.write_text(text.replace(anchor, anchor + lines))
 
 
-def main(url, tree):
+def set_mail(path, mail):
+    """Replaces the first mail address of the file."""
+    text, count = re.subn(r"<\S+@\S+>", f"<{mail}>", path.read_text(), count=1)
+    if not count:
+        raise SystemExit(f"set_address.py: {path} must have a mail address such as <annulus@example.org>")
+    path.write_text(text)
+
+
+def main(url, mail, tree):
     if not re.fullmatch(r"https://[\w.-]+(/[\w.~-]+)+", url):
         raise SystemExit(f"set_address.py: URL is {url!r}; it must be an address such as https://example.org/annulus")
+    if not re.fullmatch(r"[\w.+-]+@[\w-]+(\.[\w-]+)+", mail):
+        raise SystemExit(f"set_address.py: MAIL is {mail!r}; it must be an address such as annulus@example.org")
     url = re.sub(r"\.git$", "", url)
     set_lines(
         tree / "pyproject.toml",
@@ -34,6 +45,8 @@ def main(url, tree):
     debian = tree / "packaging/debian"
     fields = f"Homepage: {url}\nVcs-Browser: {url}\nVcs-Git: {url}.git\n"
     set_lines(debian / "control", "Rules-Requires-Root: no\n", fields, r"^(Homepage|Vcs-\w+): .*\n")
+    for name in "control", "changelog":
+        set_mail(debian / name, mail)
     (debian / "watch").write_text(WATCH.format(url=url))
     for crate in "annulus", "annulus-sys":
         manifest = tree / "bindings/rust" / crate / "Cargo.toml"
@@ -42,6 +55,7 @@ def main(url, tree):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        sys.exit("usage: set_address.py URL [TREE]")
-    main(sys.argv[1], pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else pathlib.Path(__file__).parent.parent)
+    if len(sys.argv) not in (3, 4):
+        sys.exit("usage: set_address.py URL MAIL [TREE]")
+    tree = pathlib.Path(sys.argv[3]) if len(sys.argv) == 4 else pathlib.Path(__file__).parent.parent
+    main(sys.argv[1], sys.argv[2], tree)
