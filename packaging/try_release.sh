@@ -4,12 +4,14 @@
 #   source   the tree, built and installed in a directory of its own; README's example in C, and the program
 #   rust     README's example, with the crates
 #   julia    README's example, with the package's tree; skipped if julia is not in PATH
-#   wheel    in a virtual environment and in a user's directory, for each Python in PATH or in PYTHONS that has a wheel;
-#            README's first example if that Python has PyTorch
-#   arm64    the wheel for Debian's python3 under qemu
+#   wheel    each of this machine's, in a virtual environment and in a user's directory, with its Python in PATH or in
+#            PYTHONS, without which it fails
+#   torch    README's first example, with the wheel of the first of these Pythons that has PyTorch; skipped without one
+#   arm64    the wheel for Debian's python3 under qemu; skipped if qemu-aarch64 is not in PATH
 #   sdist    in a virtual environment, where pip builds it
-#   debian   in a copy of this machine's file system (smoke/in_scratch_root.sh)
-# Each line of the report is `passed|failed|skipped NAME`. The script exits with 1 if something failed.
+#   debian   in a copy of this machine's file system (smoke/in_scratch_root.sh); skipped if it cannot be made
+# Each line of the report is `passed|failed|skipped NAME`. The script exits with 1 if something failed, else with 77 if
+# something was skipped.
 set -eu
 [ $# = 1 ] || {
     echo "usage: try_release.sh DIRECTORY" >&2
@@ -79,18 +81,38 @@ use_package() {
     "$1" "$tree/packaging/smoke/smoke.py" "$packages" "$2/bin/annulus"
 }
 
+# version_of PYTHON: prints its version as names of wheels have it, such as cp311.
+version_of() {
+    "$1" -c 'import sys; print("cp%d%d" % sys.version_info[:2])'
+}
+
+# try_wheel VERSION WHEEL
 try_wheel() {
-    "$1" -m venv environment
+    python=''
+    for other in $pythons; do
+        [ "$(version_of "$other")" != "$1" ] || python=$other
+    done
+    [ -n "$python" ] || { echo "no Python for it is in PATH or PYTHONS" && return 1; }
+    "$python" -m venv environment
     environment/bin/pip install --quiet "$2"
     use_package environment/bin/python "$PWD/environment"
     export PYTHONUSERBASE="$PWD/user" PIP_BREAK_SYSTEM_PACKAGES=1
-    environment/bin/pip --python "$1" install --quiet --user "$2"
-    use_package "$1" "$PWD/user"
-    if "$1" -c 'import torch'; then
-        example python >example.py
-        "$1" example.py
-        echo "README's first example ran"
-    fi
+    environment/bin/pip --python "$python" install --quiet --user "$2"
+    use_package "$python" "$PWD/user"
+}
+
+# Uses what try_wheel installed.
+try_torch() {
+    example python >example.py
+    for python in $pythons; do
+        PYTHONUSERBASE=$scratch/wheel-$(version_of "$python")/user
+        export PYTHONUSERBASE
+        if [ -d "$PYTHONUSERBASE" ] && "$python" -c 'import torch'; then
+            "$python" example.py
+            return
+        fi
+    done
+    return 77
 }
 
 # Debian's python3 and NumPy of arm64 are unpacked, not installed.
@@ -123,6 +145,7 @@ try_debian() {
 }
 
 has_failed=false
+has_skipped=false
 # attempt NAME COMMAND...: runs a function in a directory of its own, and reports how it ended.
 attempt() {
     name=$1
@@ -137,7 +160,7 @@ attempt() {
     wait $! || status=$?
     case $status in
         0) echo "passed $name" ;;
-        77) echo "skipped $name" ;;
+        77) echo "skipped $name" && has_skipped=true ;;
         *) tail -n 30 "$scratch/$name.log" && echo "failed $name" && has_failed=true ;;
     esac
 }
@@ -147,14 +170,18 @@ attempt source try_source
 attempt rust try_rust
 attempt julia try_julia
 pythons=${PYTHONS-}
-[ -n "$pythons" ] || pythons=$(for minor in 9 10 11 12 13 14; do command -v "python3.$minor" || true; done)
-for python in $pythons; do
-    version=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
-    for wheel in "$directory/python"/*-"$version-$version"-*_"$(uname -m)".whl; do
-        [ ! -e "$wheel" ] || attempt "wheel-$version" try_wheel "$python" "$wheel"
-    done
+# A name in PATH may be one of pyenv's that does not run.
+[ -n "$pythons" ] || pythons=$(for minor in 9 10 11 12 13 14; do
+    ! "python3.$minor" -c '' 2>/dev/null || command -v "python3.$minor"
+done)
+# If there is no wheel, the pattern itself fails as one.
+for wheel in "$directory/python"/*_"$(uname -m)".whl; do
+    version=$(basename "$wheel" | sed 's/.*-\(cp[0-9]*\)-cp.*/\1/')
+    attempt "wheel-$version" try_wheel "$version" "$wheel"
 done
+attempt torch try_torch
 attempt arm64 try_arm64
 attempt sdist try_sdist
 attempt debian try_debian
-! $has_failed
+! $has_failed || exit 1
+! $has_skipped || exit 77

@@ -230,7 +230,8 @@ step_packages() {
     # Kernels of one head dimension, where nvcc is. The release is made of the last commit.
     rm -rf build/release
     command_test release sh packaging/release.sh build/release -Dcuda-arch=90 -Dcuda-head-dims=64
-    command_test try_release sh packaging/try_release.sh build/release
+    # The file that release.sh writes last; where no release can be built, that is said above.
+    [ ! -f build/release/SHA256SUMS ] || command_test try_release sh packaging/try_release.sh build/release
     for suite in bookworm trixie noble; do
         command_test "readme_$suite" sh packaging/smoke/in_bare_root.sh "$suite"
     done
