@@ -14,6 +14,10 @@ shift
 list=$(sh "$(dirname "$0")/list.sh" "$@")
 mkdir -p "$(dirname "$root")"
 state=$(cd "$(dirname "$root")" && pwd)/$(basename "$root").apt
+part=$root.part
+# A run that was killed may have left them.
+rm -rf "$state" "$part"
+trap 'rm -rf "$state" "$part"' EXIT
 
 # arm64_apt ARGUMENT...: runs apt-get for arm64, as if no package were installed.
 arm64_apt() {
@@ -25,9 +29,7 @@ arm64_apt() {
 arm64_apt update
 # shellcheck disable=SC2086
 arm64_apt install -y --no-install-recommends --download-only $list
-rm -rf "$root.part"
 for package in "$state"/archives/*.deb; do
-    dpkg-deb --extract "$package" "$root.part"
+    dpkg-deb --extract "$package" "$part"
 done
-rm -rf "$state"
-mv "$root.part" "$root"
+mv "$part" "$root"
