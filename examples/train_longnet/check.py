@@ -38,10 +38,11 @@ assert alone[STEPS - 1] < 0.9 * alone[0], alone
 cases = [(2, "--wrap=ddp"), (4, "--wrap=ddp", "--sequence-ranks=2")]
 if version >= (2, 6):
     cases += [(2, "--wrap=fsdp"), (4, "--wrap=fsdp", "--sequence-ranks=2")]
-for case in cases:
-    several = train(*case)
+for processes, *options in cases:
+    several = train(processes, *options)
     # Over gloo FSDP2 of PyTorch 2.7 returns the sum of gradients where it should return their mean. Clipping hides that
     # from the losses.
-    compared = STEPS if "--wrap=fsdp" in case else 2 * STEPS
+    if "--wrap=fsdp" in options and several[STEPS] > 1.5 * alone[STEPS]:
+        several[STEPS:] = [norm / processes for norm in several[STEPS:]]
     # float32: AdamW divides gradients by their size, so a step turns rounding of small gradients into up to 1e-5.
-    assert all(abs(one - other) < 1e-4 * one for one, other in zip(alone[:compared], several)), case
+    assert all(abs(one - other) < 1e-4 * one for one, other in zip(alone, several)), (processes, options)

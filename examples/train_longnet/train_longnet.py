@@ -6,8 +6,9 @@
 
 The processes form a device mesh [data, sequence]. The processes of a row share each text: each has some of its
 positions, and annulus sends keys and values between them. Each row has texts of its own. DDP or FSDP2 keeps the
-parameters of all processes alike. Every step prints the loss and the norm of its gradient, which do not depend on the
-mesh beyond rounding.
+parameters of all processes alike. Every step prints the loss and the norm of its gradient. Neither depends on the mesh
+beyond rounding, except that on CPUs FSDP2 of PyTorch 2.7 multiplies the norm by the number of processes: over gloo it
+adds gradients up instead of averaging them.
 
 A process computes on the GPU of its local rank in bfloat16, or on the CPU in float32 if there is no GPU. Needs
 PyTorch 2.2 or newer; FSDP2 needs 2.6.
