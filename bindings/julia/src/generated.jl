@@ -264,7 +264,7 @@ ANNULUS_BRANCH_GLOBAL_INIT(first, count) global keys.
 
 Windows and global positions have a segment length of 0 and the linear order, and no padding keys. A window's query
 rule is residue, or dilated: then a head has the queries of its phase alone, in positions modulo r. Global positions
-have dilation 1.
+have dilation 1, with which all phases and query rules are the same.
 """ struct annulus_branch
     size::Csize_t
     segment_length::Int64 # w >= 1 in positions, or 0 for the whole sequence
@@ -302,7 +302,8 @@ end
 
 @doc raw"""
 Reads branch `index`, which must be there, into \*branch, whose `size` the caller has set; of a larger struct the
-bytes beyond what this version knows must be 0. Since 1.0.
+bytes beyond what this version knows must be 0. ANNULUS_ERROR_UNSUPPORTED: the branch is a window or has global
+positions, and a smaller struct ends before `kind`. Since 1.0.
 """ function annulus_config_get_branch(config, index, branch)
     @library_call annulus_config_get_branch(config::Ptr{annulus_config}, index::Int32, branch::Ptr{annulus_branch})::annulus_status
 end

@@ -189,7 +189,7 @@ pub const ANNULUS_ENGINE_MMA: annulus_engine = 5;
 ///
 /// Windows and global positions have a segment length of 0 and the linear order, and no padding keys. A window's query
 /// rule is residue, or dilated: then a head has the queries of its phase alone, in positions modulo r. Global positions
-/// have dilation 1.
+/// have dilation 1, with which all phases and query rules are the same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_branch {
@@ -690,7 +690,8 @@ extern "C" {
     ) -> annulus_status;
 
     /// Reads branch `index`, which must be there, into \*branch, whose `size` the caller has set; of a larger struct the
-    /// bytes beyond what this version knows must be 0. Since 1.0.
+    /// bytes beyond what this version knows must be 0. ANNULUS_ERROR_UNSUPPORTED: the branch is a window or has global
+    /// positions, and a smaller struct ends before `kind`. Since 1.0.
     pub fn annulus_config_get_branch(
         config: *const annulus_config,
         index: i32,
