@@ -250,6 +250,26 @@ TEST(LargePlan, OfTheLargestSegmentsAndDilations) {
         }
 }
 
+TEST(LargePlan, OfTheLargestWindowsAndGlobalPositions) {
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    constexpr std::int64_t length = std::int64_t{1} << 30;
+    annulus::Problem problem;
+    problem.batch = 1;
+    problem.sequence_length = length;
+    problem.heads = problem.kv_heads = 1;
+    problem.head_dim = 8;
+    problem.queries = problem.keys = {0, length};
+    const auto pairs = [&](const BranchSpec &spec) { return Plan(pattern_of({.branches = {spec}}), problem).pairs(0); };
+    const double n = length;
+    EXPECT_EQ(pairs(window_spec(most, most)), n * n);
+    EXPECT_EQ(pairs(window_spec(most, 0)), n * (n + 1) / 2);
+    EXPECT_EQ(pairs(window_spec(most, most, most)), n); // each query and itself
+    EXPECT_EQ(pairs(window_spec(1, 0, 3)), n + n - 3);
+    EXPECT_EQ(pairs(global_spec(most - 1, 1, true)), 0);
+    EXPECT_EQ(pairs(global_spec(length - 2, most - length)), 2 * n);
+    EXPECT_EQ(pairs(global_spec(5, 2, true)), 2 * n + 2 * (n - 2));
+}
+
 annulus_status status_of(const Branch &branch) {
     annulus::Problem problem;
     problem.batch = 1;
