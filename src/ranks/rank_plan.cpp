@@ -59,7 +59,7 @@ Shards shards_of(const Shards &shards, const Sequence &sequence, std::vector<std
 
 } // namespace
 
-// What all sequences of a plan that is made have in common.
+// What is the same for all sequences while a RankPlan is made.
 struct RankPlan::Making {
     const Pattern &pattern;
     const Shards &shards;

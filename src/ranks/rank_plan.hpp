@@ -43,8 +43,7 @@ class RankPlan {
     // Ignores the problem's windows. Throws
     //
     // - Error(ANNULUS_ERROR_UNSUPPORTED) if a branch has global positions, if planning takes more than `max_steps`, or
-    // if the
-    //   rank's shards are in more than max_shard_pairs pairs of a sending and a receiving shard;
+    //   if the rank's shards are in more than max_shard_pairs pairs of a sending and a receiving shard;
     // - Error(ANNULUS_ERROR_ARGUMENT) if a sequence ends beyond the rows of all ranks.
     RankPlan(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
              annulus_exchange exchange, std::int64_t max_steps);

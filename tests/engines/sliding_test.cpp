@@ -168,7 +168,7 @@ TEST_P(RandomSliding, HasTheMassOfTheDefinition) {
 
 INSTANTIATE_TEST_SUITE_P(Sweep, RandomSliding, testing::Range(0, sweep_size(quick() ? 100 : 600)));
 
-// Several chunks of keys and of queries, of which backward visits those that are near one another.
+// Sequences of several chunks of keys and queries. Backward visits only the query chunks near a key chunk.
 TEST(LongWindows, AgreeWithTheReference) {
     for (const BranchSpec &branch :
          {window_spec(300, 0), window_spec(511, 513), window_spec(0, 1), window_spec(600, 200, 3)})

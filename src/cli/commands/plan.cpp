@@ -38,7 +38,7 @@ struct PlanOptions {
     std::int32_t ranks = 1;
     Sharding sharding = Sharding::even;
     std::string gpu;              // empty: plans for the device of `execution`
-    std::int32_t given_hosts = 0; // 0: as many as ranks fill
+    std::int32_t given_hosts = 0; // 0: a host for each host_gpus ranks
     std::string links;            // path; empty: what is known of the GPU
     std::string svg;              // path; empty: no picture
     std::string format = "text";
@@ -149,7 +149,7 @@ Facts problem_facts(annulus_context *context, const PlannedJob &job, std::int32_
          {{"backward_engine", "engine, backward"}, engine_cell(context, problem, ANNULUS_PASS_BACKWARD, ranks, gpu)}}};
 }
 
-// Returns the data sheet of the GPU, and how many of these have the memory.
+// Returns the data sheet of the GPU, and how many such GPUs have the memory.
 Facts gpu_facts(const PlannedJob &job, const Gpu &gpu, Sharding sharding) {
     const GpuModel &model = gpu.model;
     const auto least = [&](annulus_pass pass) { return least_ranks(job, pass, gpu, sharding); };
@@ -305,7 +305,7 @@ void plan(const PlanOptions &options) {
         job.problem.options = &call;
     }
     const PlannedJob wanted = job;
-    if (!options.gpu.empty()) { // the CPU plans; the numbers that depend on its engine do not count
+    if (!options.gpu.empty()) { // the CPU plans; the GPU's own numbers replace those of its engine
         job.execution.engine.clear();
         job.execution.threads = 1;
     }

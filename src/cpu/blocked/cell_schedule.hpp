@@ -37,7 +37,7 @@ class CellSchedule {
         const std::int64_t in_window = divide_up(problem_.keys.length, keys.stride) + 1;
         key_chunks_ =
             divide_up(branch.segment(0).curve.is_linear() ? std::min(keys.count, in_window) : keys.count, key_chunk);
-        // The queries that see a key of a chunk are this many at most. They may begin anywhere in a chunk of queries.
+        // The most queries that see a key of one chunk. They may begin anywhere in a chunk of queries.
         const KeyBounds &bounds = branch.bounds();
         const std::int64_t seeing = key_chunk + 1 + (bounds.before + bounds.after) / branch.dilation();
         const std::int64_t near_chunks = (seeing + query_tile - 2) / query_tile + 1;
