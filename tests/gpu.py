@@ -58,8 +58,10 @@ SMOKE = ["--gtest_filter=*/Table.*interleave_residue_linear*:*/Table.*length_129
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 
 SKIPPED = 77  # the exit status of a program that can run nothing here
+# In TAP, a line of each case: whether it failed, its name, why it was skipped. Or a line for a program without cases.
+TAP_CASE = re.compile(r"^(?:(not )?ok \d+ - (.*?)|1\.\.0)(?: # SKIP (.*))?$", re.MULTILINE)
 
-Job = namedtuple("Job", "name command environment timeout is_gtest seconds wants_all_gpus")
+Job = namedtuple("Job", "name command environment timeout protocol seconds wants_all_gpus")
 Outcome = namedtuple("Outcome", "job results failures reasons seconds")
 
 
@@ -124,7 +126,7 @@ def jobs_of(test, cases, is_alone=False):
         sharding = {"GTEST_TOTAL_SHARDS": str(shards), "GTEST_SHARD_INDEX": str(shard)} if shards > 1 else {}
         title = f"{name} {shard + 1}/{shards}" if shards > 1 else name
         environment = {**base, **sharding}
-        jobs.append(Job(title, test["cmd"], environment, test["timeout"], is_gtest, seconds, wants_all_gpus))
+        jobs.append(Job(title, test["cmd"], environment, test["timeout"], test["protocol"], seconds, wants_all_gpus))
     return jobs
 
 
@@ -189,6 +191,19 @@ def reason_of(case):
     return count.skip_reason(case) or "no reason given"
 
 
+def tap_cases(output):
+    """Returns the cases of a program that reports in TAP, as GoogleTest's report has them."""
+    cases = []
+    for failed, name, reason in TAP_CASE.findall(output):
+        case = ElementTree.Element("testcase", name=name, classname="TAP")
+        if failed:
+            ElementTree.SubElement(case, "failure", message="\n".join(output.splitlines()[-LOG_LINES:]))
+        elif reason:
+            ElementTree.SubElement(case, "skipped", message=reason)
+        cases.append(case)
+    return cases
+
+
 def outcome_of(job, status, output, cases, seconds):
     """Counts a program's cases. A crash, a time-out (status None) or a bad exit status without a failed case is one."""
     results = Counter(count.case_result(case) for case in cases)
@@ -202,9 +217,9 @@ def outcome_of(job, status, output, cases, seconds):
         results["skipped"] += 1
         said = [line for line in output.splitlines() if line.startswith("skipped: ")]
         reasons[said[-1].removeprefix("skipped: ") if said else "no reason given"] += 1
-    elif status == 0 and not job.is_gtest:
+    elif status == 0 and job.protocol == "exitcode":
         results["passed"] += 1
-    elif (status != 0 or (job.is_gtest and not cases)) and not failures:
+    elif (status != 0 or (job.protocol != "exitcode" and not cases)) and not failures:
         results["failed"] += 1
         what = f"no end within {job.timeout} s" if status is None else f"exit status {status}, no failed case"
         failures.append("\n".join([what, *output.splitlines()[-LOG_LINES:]]))
@@ -214,7 +229,7 @@ def outcome_of(job, status, output, cases, seconds):
 def run(job, gpus, folder):
     gpu = None if job.wants_all_gpus else gpus.take()
     report = pathlib.Path(folder) / (re.sub(r"\W", "_", job.name) + ".xml")
-    options = [f"--gtest_output=xml:{report}", "--gtest_color=no"] if job.is_gtest else []
+    options = [f"--gtest_output=xml:{report}", "--gtest_color=no"] if job.protocol == "gtest" else []
     environment = {**os.environ, **job.environment, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
     start = time.monotonic()
     with tempfile.TemporaryFile(dir=folder) as output:
@@ -241,7 +256,7 @@ def run(job, gpus, folder):
     try:
         cases = list(ElementTree.parse(report).getroot().iter("testcase"))
     except (OSError, ElementTree.ParseError):
-        cases = []
+        cases = tap_cases(text) if job.protocol == "tap" else []
     return outcome_of(job, status, text, cases, time.monotonic() - start)
 
 

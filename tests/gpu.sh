@@ -17,7 +17,7 @@ fi
 if [ $# -eq 0 ]; then
     set -- "$tests/../build/gpu"
     [ -f "$1/build.ninja" ] || meson setup "$1" "$tests/.." -Dcuda=enabled -Dcuda-arch=native -Dtests=enabled \
-        -Dcli=disabled -Ddoc=disabled -Dmpi=disabled -Dpython=disabled -Ddebug=false
+        -Dcli=disabled -Ddoc=disabled -Dmpi=disabled -Ddebug=false
     meson compile -C "$1"
 fi
 exec python3 "$tests/gpu.py" ${full:+"$full"} "$1"

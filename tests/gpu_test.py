@@ -99,6 +99,23 @@ class Gpu(unittest.TestCase):
         status, lines = self.run_programs({"gemm_table": FAILS, "gemm_random": PASSES})
         self.assertEqual((status, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
 
+    def test_programs_that_report_in_tap(self):
+        programs = {
+            "a": "echo 1..2; echo 'ok 1 - one'; echo 'ok 2 - two # SKIP too few'",
+            "b": "echo '1..0 # SKIP too old'",
+        }
+        status, lines = self.run_programs(programs, protocol="tap")
+        self.assertEqual((status, lines[-1]), (0, "1 passed, 0 failed, 2 skipped"))
+        self.assertIn("skipped 1: too few (a)", lines)
+        self.assertIn("skipped 1: too old (b)", lines)
+        programs = {
+            "a": "echo 1..2; echo '# 1 is not 2'; echo 'not ok 1 - one'; echo 'ok 2 - two'; exit 1",
+            "b": "echo 1..2; echo 'ok 1 - one'; exit 1",
+        }
+        status, lines = self.run_programs(programs, protocol="tap")
+        self.assertEqual((status, lines[-1]), (1, "2 passed, 2 failed, 0 skipped"))
+        self.assertIn("# 1 is not 2", lines)
+
     def test_a_bad_status_of_other_programs(self):
         status, lines = self.run_programs({"a": "exit 1"}, protocol="exitcode")
         self.assertEqual((status, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
