@@ -42,7 +42,7 @@ version=$(sed -n "s/^  version: '\(.*\)',/\1/p" meson.build)
 # Every file that has the version of its own.
 for place in bindings/rust/annulus/Cargo.toml:'^version = "' bindings/rust/annulus-sys/Cargo.toml:'^version = "' \
     bindings/julia/Project.toml:'^version = "' packaging/debian/changelog:'^annulus (' CITATION.cff:'^version: ' \
-    CHANGELOG.md:'^## \['; do
+    CHANGELOG.md:'^## \[' packaging/conda/recipe.yaml:'^  version: "'; do
     found=$(sed -n "s/${place#*:}\([0-9.]*\).*/\1/p" "${place%%:*}" | head -n 1)
     [ "$found" = "$version" ] || fail "${place%%:*} has the version '$found'; meson.build has $version"
 done

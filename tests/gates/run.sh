@@ -8,6 +8,7 @@
 # - rustfmt: Rust sources follow bindings/rust/rustfmt.toml
 # - clippy: Rust crates have no defects that clippy finds
 # - actionlint: the workflows of GitHub are valid
+# - recipes: Conan and rattler-build take the recipes in packaging/
 # - clang-tidy: C++ sources have no defects that .clang-tidy lists. ANNULUS_BUILD names a build directory, build/test
 #   unless given, whose compile_commands.json tells how each file is compiled. Takes an hour or more.
 #
@@ -83,6 +84,12 @@ run_actionlint() {
     files '.github/workflows/*.yml' | xargs -0 "$tool" -shellcheck "$venv/bin/shellcheck" -pyflakes ''
 }
 
+run_recipes() {
+    install recipes pypi-recipes || skip "pip cannot install Conan and rattler-build"
+    "$venv/bin/python" packaging/conda/check.py
+    CONAN_HOME=$PWD/$venv/conan "$venv/bin/conan" export packaging/conan --no-remote -v quiet
+}
+
 # sources_of DIRECTORY: prints the sources under src/ that this build compiles, each ended by a zero byte.
 sources_of() {
     python3 - "$1/compile_commands.json" <<'END'
@@ -114,10 +121,10 @@ run_gate() (
     "run_$(echo "$1" | tr - _)"
 )
 
-[ $# -gt 0 ] || set -- clang-format ruff mypy shellcheck rustfmt clippy actionlint
+[ $# -gt 0 ] || set -- clang-format ruff mypy shellcheck rustfmt clippy actionlint recipes
 for name; do
     case $name in
-    clang-format | ruff | mypy | shellcheck | rustfmt | clippy | actionlint | clang-tidy) ;;
+    clang-format | ruff | mypy | shellcheck | rustfmt | clippy | actionlint | recipes | clang-tidy) ;;
     *) echo "run.sh: there is no gate $name" >&2 && exit 2 ;;
     esac
 done
