@@ -4,9 +4,9 @@
 # every supported Python in PATH that has venv and headers. PYTHONS in the environment names other Pythons. OPTION is
 # an option of meson setup, such as -Dcuda-arch=80,90.
 # The wheels need glibc 2.28, whatever this machine has (old_glibc/make.py). auditwheel checks that. They contain the
-# program, custom calls for JAX, and the CUDA plugin if nvcc is in PATH. They do not contain CUDA's libraries, which pip
-# installs (the extra cuda13), nor MPI, nor cairo. With --arm64 the wheels are for arm64 and the CPU alone, made by a
-# cross compiler (packages.txt, section arm64) on a machine of another kind.
+# program, custom calls for JAX, and the CUDA plugin with the CUDA runtime if nvcc is in PATH. They do not contain cuBLAS
+# and NCCL, which come with PyTorch or by pip (the extras cuda12 and cuda13), nor MPI, nor cairo. With --arm64 the wheels
+# are for arm64 and the CPU alone, made by a cross compiler (packages.txt, section arm64) on a machine of another kind.
 set -eu
 machine=$(uname -m)
 if [ "${1-}" = --arm64 ]; then
@@ -146,7 +146,7 @@ done
 echo '== what is in them'
 sed -n '/^  The library$/,/^$/p' "$scratch/build/meson-logs/meson-log.txt"
 for wheel in "$scratch"/built/*.whl; do
-    "$tools/auditwheel" repair --exclude 'libcudart.so.*' --exclude 'libcublas.so.*' --wheel-dir "$scratch/wheels" "$wheel"
+    "$tools/auditwheel" repair --wheel-dir "$scratch/wheels" "$wheel"
 done
 for wheel in "$scratch"/wheels/*.whl; do
     case $wheel in

@@ -31,7 +31,7 @@ def components_of(wheel, names):
         yield component("jaxlib", version, "Apache-2.0", purl=f"pkg:pypi/jaxlib@{version}", description="XLA's headers")
     if any("libannulus-cuda" in name for name in names):
         _, _, version = run("nvcc", "--version").partition("release ")
-        yield component("CUDA", version.partition(",")[0], "LicenseRef-NVIDIA-CUDA", description="nvcc's device code")
+        yield component("CUDA", version.partition(",")[0], "LicenseRef-NVIDIA-CUDA", description="runtime and device code")
 
 
 def main(path):

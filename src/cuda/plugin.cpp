@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plugin's table and its one exported function (engine/cuda_plugin.hpp).
+// The plugin's table (engine/cuda_plugin.hpp), and its exported functions.
 #include "engine/cuda_plugin.hpp"
 
 #include "core/version.hpp"
+#include "cuda/device/cublas_library.hpp"
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/fused/engine.hpp"
 #include "cuda/gemm/engine.hpp"
@@ -58,4 +59,13 @@ const CudaPlugin plugin{
 
 extern "C" __attribute__((visibility("default"))) const annulus::CudaPlugin *annulus_cuda_plugin() {
     return &annulus::plugin;
+}
+
+// Returns what dlopen() returned for cuBLAS, or null if there is none. `annulus bench` measures a product of its own.
+extern "C" __attribute__((visibility("default"))) void *annulus_cublas_of_plugin() {
+    try {
+        return annulus::cublas().handle;
+    } catch (const annulus::Error &) {
+        return nullptr;
+    }
 }

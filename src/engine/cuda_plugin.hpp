@@ -8,7 +8,7 @@ namespace annulus {
 
 struct NcclTransports; // transport/nccl_transports.hpp
 
-// The plugin's one exported function, `const CudaPlugin *annulus_cuda_plugin()`, returns it.
+// The plugin's function `const CudaPlugin *annulus_cuda_plugin()` returns it.
 struct CudaPlugin {
     const char *version; // annulus's; the first field in every version
     Backend backend;

@@ -12,7 +12,7 @@ namespace annulus {
 
 struct PluginFile {
     const char *name; // libannulus-….so.1
-    // Its one exported function, `const Table *entry()`. In every version the table begins with annulus's version, a
+    // Its exported function, `const Table *entry()`. In every version the table begins with annulus's version, a
     // const char *. The other fields may differ between versions.
     const char *entry;
     const char *part; // what messages call it: "CUDA", "MPI"

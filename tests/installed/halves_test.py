@@ -84,11 +84,11 @@ class HalvesTest(unittest.TestCase):
         python = self.write("python", f'#!/bin/sh\nPYTHONPATH="{self.scratch}/site" exec "{PYTHON}" "$@"\n')
         self.write("native.ini", f"[binaries]\npython = '{python}'\n")
 
-    def toolkit(self, version="13.0", status=0, libraries=(), nccl=None):
-        """Makes a CUDA toolkit with all headers and only the given libraries."""
+    def toolkit(self, version="13.0", status=0, libraries=(), cublas="", nccl=None):
+        """Makes a CUDA toolkit with all headers and only the given libraries. cublas: the header of cuBLAS."""
         self.write("toolkit/bin/nvcc", NVCC.format(version=version, status=status))
-        for header in ("cuda_runtime_api", "cublas_v2"):
-            self.write(f"toolkit/include/{header}.h", "")
+        self.write("toolkit/include/cuda_runtime_api.h", "")
+        self.write("toolkit/include/cublas_v2.h", cublas)
         if nccl is not None:
             self.write("toolkit/include/nccl.h", nccl)
         source = self.write("toolkit/lib64/empty.c", "")
@@ -130,7 +130,7 @@ class HalvesTest(unittest.TestCase):
 
     def test_auto_with_other_halves(self):
         self.environment["SWIG_LIB"] = "/nonexistent"
-        self.toolkit(libraries=["cudart", "cublas"], nccl="#define NCCL_MAJOR 2\n#define NCCL_MINOR 13\n")
+        self.toolkit(libraries=["cudart"], nccl="#define NCCL_MAJOR 2\n#define NCCL_MINOR 13\n")
         self.package("gtest", "")
         self.package("gtest_main", "")
         self.without_headers("cmocka")
@@ -164,8 +164,8 @@ class HalvesTest(unittest.TestCase):
         self.assert_refused("cuda", "the CUDA runtime, libcudart with cuda_runtime_api.h, is not in the toolkit of nvcc")
 
     def test_cuda_enabled_without_cublas(self):
-        self.toolkit(libraries=["cudart"])
-        self.assert_refused("cuda", "cuBLAS, libcublas with cublas_v2.h, is not in the toolkit of nvcc")
+        self.toolkit(libraries=["cudart"], cublas="#error")
+        self.assert_refused("cuda", "the header cublas_v2.h of cuBLAS is not in the toolkit of nvcc")
 
     def test_cuda_enabled_with_an_old_compiler(self):
         self.toolkit(version="11.8")

@@ -66,6 +66,19 @@ answers["mapped"] = [line.split()[-1] for line in open("/proc/self/maps") if "li
 print(json.dumps(answers))
 """
 
+# Prints whether the plugin, the first argument, takes the cuBLAS that the process has loaded, the second one.
+ASK_CUBLAS = """
+import ctypes, sys
+plugin, cublas = map(ctypes.CDLL, sys.argv[1:])
+find = plugin.annulus_cublas_of_plugin
+find.restype = ctypes.c_void_p
+print(find() == cublas._handle)
+"""
+
+# The functions of cuBLAS that the plugin uses.
+CUBLAS = ("cublasGetStatusString", "cublasGetStatusName", "cublasCreate_v2", "cublasDestroy_v2", "cublasSetStream_v2",
+          "cublasSetMathMode", "cublasSetWorkspace_v2", "cublasGemmBatchedEx_64")
+
 # The functions of another MPI library by which annulus notices it.
 OTHER_MPI = """
 int PMPI_Initialized(int *answer) { *answer = ANSWER; return 0; }
@@ -132,7 +145,9 @@ class ScratchTest(unittest.TestCase):
 
 
 class PluginCases:
-    """Cases for every plugin. PART is "CUDA" or "MPI", ENTRY the plugin's function."""
+    """Cases for every plugin. PART is "CUDA" or "MPI", ENTRY the function of its table, OTHERS its further functions."""
+
+    OTHERS: list[str] = []
 
     def test_no_plugin(self):
         if is_installed(self.BUILT):
@@ -162,10 +177,10 @@ class PluginCases:
         self.plugin.write_text("none", encoding="ascii")
         self.assert_none(ask(self.library), str(self.plugin), "cannot be loaded")
 
-    def test_plugin_has_one_function(self):
+    def test_functions_of_the_plugin(self):
         self.needs_build()
         table = subprocess.run(["nm", "-D", "--defined-only", self.BUILT], check=True, capture_output=True, text=True)
-        self.assertEqual([line.split()[-1] for line in table.stdout.splitlines()], [self.ENTRY])
+        self.assertEqual([line.split()[-1] for line in table.stdout.splitlines()], [*self.OTHERS, self.ENTRY])
 
     def test_plugin_beside(self):
         self.needs_build()
@@ -195,6 +210,7 @@ class PluginCases:
 
 class CudaPluginTest(PluginCases, ScratchTest):
     BUILT, PART, ENTRY, ERRORS = CUDA_PLUGIN, "CUDA", "annulus_cuda_plugin", ["context_error", "nccl_error"]
+    OTHERS = ["annulus_cublas_of_plugin"]  # of the program's bench
 
     def assert_refused(self, answers):
         self.assertEqual((answers["asked"], answers["count"]), (0, 0))
@@ -211,6 +227,20 @@ class CudaPluginTest(PluginCases, ScratchTest):
             self.assertRegex(answers["context_error"], "there is no CUDA device: [^:]+$")
         else:
             self.assertEqual(answers["context"], 0)
+
+
+class CublasTest(ScratchTest):
+    BUILT, PART = CUDA_PLUGIN, "CUDA"
+
+    def test_loaded_cublas_of_any_cuda_is_shared(self):
+        self.needs_build()
+        for name in "libcublas.so.12", "libcublas.so.13":
+            with self.subTest(name):
+                cublas = self.scratch / "elsewhere.so"
+                self.compile(" ".join(f"void {function}(void) {{}}" for function in CUBLAS), cublas,
+                             f"-Wl,-soname,{name}")
+                asked = run_python(ASK_CUBLAS, self.BUILT, cublas, searched=SEARCHED)
+                self.assertEqual(asked.stdout, "True\n", asked.stderr)
 
 
 class MpiPluginTest(PluginCases, ScratchTest):

@@ -17,8 +17,7 @@ constexpr int size = 8192; // of the square matrices
 constexpr std::int64_t elements = std::int64_t{size} * size;
 constexpr std::int64_t copied_bytes = std::int64_t{1} << 30;
 
-// cuBLAS, loaded through the library's CUDA plugin, which is linked with it. These declarations have not changed since
-// CUDA 11.
+// The cuBLAS that the library's CUDA plugin has loaded. These declarations have not changed since CUDA 11.
 class Cublas {
   public:
     using Status = int; // cublasStatus_t
@@ -28,7 +27,11 @@ class Cublas {
     static constexpr int not_transposed = 0, default_algorithm = -1;
 
     Cublas() {
-        const LoadedLibrary library(ANNULUS_CUDA_PLUGIN, "bench compares with a matrix product of cuBLAS");
+        const std::string wanted = "bench compares with a matrix product of cuBLAS";
+        const LoadedLibrary plugin(ANNULUS_CUDA_PLUGIN, wanted);
+        void *(*cublas)();
+        plugin.find(cublas, "annulus_cublas_of_plugin");
+        const LoadedLibrary library("cuBLAS", cublas(), wanted);
         library.find(create, "cublasCreate_v2");
         library.find(destroy, "cublasDestroy_v2");
         library.find(set_stream, "cublasSetStream_v2");

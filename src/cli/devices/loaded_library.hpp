@@ -19,6 +19,11 @@ class LoadedLibrary {
         if (!handle_)
             throw Failure(exit_failed, wanted + ", and " + file + " cannot be loaded: " + dlerror());
     }
+    // handle: what dlopen() returned for the library `name`, null if there is none.
+    LoadedLibrary(const char *name, void *handle, const std::string &wanted) : file_(name), handle_(handle) {
+        if (!handle_)
+            throw Failure(exit_failed, wanted + ", and there is no " + name);
+    }
 
     // Sets `function` to the function of that name in the library or in a library that it is linked with.
     template <class Function> void find(Function *&function, const char *name) const {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns statuses of CUDA and cuBLAS into the library's exception.
+// Turns statuses of CUDA into the library's exception.
 #pragma once
 
 #include "core/error.hpp"
 
-#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
 namespace annulus {
@@ -16,15 +15,6 @@ inline void check(cudaError_t error, const char *what) {
     cudaGetLastError();
     throw Error(ANNULUS_ERROR_DEVICE, "%s failed: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error))
         .from("cuda", error);
-}
-
-inline void check(cublasStatus_t status, const char *what) {
-    if (status == CUBLAS_STATUS_SUCCESS)
-        return;
-    cudaGetLastError();
-    throw Error(ANNULUS_ERROR_DEVICE, "%s failed: %s (%s)", what, cublasGetStatusString(status),
-                cublasGetStatusName(status))
-        .from("cublas", status);
 }
 
 } // namespace annulus

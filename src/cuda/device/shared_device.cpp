@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device/shared_device.hpp"
 
+#include "cuda/device/cublas_library.hpp"
 #include "cuda/device/cuda_error.hpp"
 
 #include <cstdint>
@@ -117,7 +118,7 @@ cublasHandle_t SharedDevice::take_blas(cudaStream_t stream) {
     const std::lock_guard lock(mutex_);
     idle_.reserve(made_count_ + 1); // give_back() must not fail
     const cublasHandle_t blas = idle_blas();
-    const cublasStatus_t status = cublasSetStream(blas, stream);
+    const cublasStatus_t status = cublas().set_stream(blas, stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         idle_.push_back({blas, {}});
     check(status, "cublasSetStream");
@@ -138,12 +139,12 @@ cublasHandle_t SharedDevice::idle_blas() {
         return blas;
     }
     cublasHandle_t blas;
-    check(cublasCreate(&blas), "cublasCreate");
+    check(cublas().create(&blas), "cublasCreate");
     // Keep sums in float32 if cuBLAS splits a product.
     constexpr int math = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-    const cublasStatus_t status = cublasSetMathMode(blas, static_cast<cublasMath_t>(math));
+    const cublasStatus_t status = cublas().set_math_mode(blas, static_cast<cublasMath_t>(math));
     if (status != CUBLAS_STATUS_SUCCESS)
-        cublasDestroy(blas);
+        cublas().destroy(blas);
     check(status, "cublasSetMathMode");
     ++made_count_;
     return blas;

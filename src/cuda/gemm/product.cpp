@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/gemm/product.hpp"
 
-#include "cuda/device/cuda_error.hpp"
+#include "cuda/device/cublas_library.hpp"
 
 namespace annulus {
 
@@ -28,9 +28,9 @@ void multiply(const ProductType &type, std::int64_t count, std::int64_t rows, st
     const float alpha = 1, beta = adds ? 1.f : 0.f;
     // cuBLAS is column-major: compute the transposed product, with the factors exchanged.
     const auto operation = [](const Matrices &m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
-    check(cublasGemmBatchedEx_64(type.handle, operation(b), operation(a), columns, rows, inner, &alpha, b.pointers,
-                                 input, b.pitch, a.pointers, input, a.pitch, &beta, c.pointers,
-                                 c.is_float32 ? CUDA_R_32F : input, c.pitch, count, compute, CUBLAS_GEMM_DEFAULT),
+    check(cublas().gemm_batched_ex_64(type.handle, operation(b), operation(a), columns, rows, inner, &alpha, b.pointers,
+                                      input, b.pitch, a.pointers, input, a.pitch, &beta, c.pointers,
+                                      c.is_float32 ? CUDA_R_32F : input, c.pitch, count, compute, CUBLAS_GEMM_DEFAULT),
           "cublasGemmBatchedEx");
 }
 

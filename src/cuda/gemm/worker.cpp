@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/gemm/worker.hpp"
 
+#include "cuda/device/cublas_library.hpp"
 #include "cuda/device/cuda_error.hpp"
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 WorkerContext make_context(const GemmRun &run, int index) {
     const WorkerMemory &own = run.memory.workers[static_cast<std::size_t>(index)];
     const cublasHandle_t blas = run.call.device.blas(index);
-    check(cublasSetWorkspace(blas, own.blas, run.layout.blas_bytes), "cublasSetWorkspace");
+    check(cublas().set_workspace(blas, own.blas, run.layout.blas_bytes), "cublasSetWorkspace");
     return {run, own, run.call.device.stream(index), {blas, run.call.problem().dtype, run.allow_tf32}};
 }
 
