@@ -8,9 +8,8 @@ jax.shard_map.
     d_q, d_k, d_v = jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v)
 
 The functions compute on the arrays' device, a CPU or an NVIDIA GPU, as custom calls of XLA: on XLA's stream, in memory
-that XLA allocates. The custom calls for GPUs are compiled, and have never run on a GPU. Without custom calls the
-functions warn once that they compute on the host's CPU instead, by a callback of JAX, which copies arrays on a GPU
-there and back. Needs JAX 0.6 or newer.
+that XLA allocates. Without custom calls the functions warn once that they compute on the host's CPU instead, by a
+callback of JAX, which copies arrays on a GPU there and back. Needs JAX 0.6 or newer.
 
 annulus.attention() takes concrete arrays of JAX, too, without a gradient.
 """
