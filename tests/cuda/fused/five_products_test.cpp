@@ -278,8 +278,19 @@ TEST(QuerySumsOrder, HasEachTileOnce) {
                 const auto first_unfinished = std::ranges::find_if(next, [](int left) { return left >= 0; });
                 most_apart = std::max(most_apart, place.cell - static_cast<int>(first_unfinished - next.begin()));
             }
-            EXPECT_LT(most_apart, 12);
+            EXPECT_LT(most_apart, sums.cells_at_once.value);
         }
+}
+
+// Q, dO and sums of the cells that are worked on at once fit into the L2 cache.
+TEST(QuerySumsOrder, KeepsCellsInL2) {
+    const auto cells_at_once = [](int head_dim, int queries) {
+        return QuerySumsParts{1, 1, 1, 0, 1, head_dim, 9, queries / 64, 64, 132}.layout(1, 12, 1).cells_at_once.value;
+    };
+    EXPECT_EQ(cells_at_once(64, 2048), 12);
+    EXPECT_EQ(cells_at_once(64, 16384), 4);
+    EXPECT_EQ(cells_at_once(128, 16384), 2);
+    EXPECT_EQ(cells_at_once(128, 262144), 1);
 }
 
 // The cells of a launch are the heads of a segment, then the next segment, then the next batch entry.

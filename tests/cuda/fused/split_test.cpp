@@ -88,14 +88,12 @@ INSTANTIATE_TEST_SUITE_P(Fused, QuerySums, testing::ValuesIn(summed_problems()),
 // With less workspace there are several launches, each with some heads and segments. The tiles of a cell add in the
 // same order, so the bits are the same.
 TEST(QuerySumsInParts, HaveTheSameBits) {
-    Problem problem = {.batch = 2,
-                       .length = 10001,
-                       .heads = 6,
-                       .dim = 128,
-                       .branches = {{.segment = 2501}},
-                       .dtype = ANNULUS_BFLOAT16};
+    if (subject().engine != ANNULUS_ENGINE_FUSED)
+        GTEST_SKIP() << "only fused has sums of dQ";
+    Problem problem = {
+        .batch = 2, .length = 5011, .heads = 4, .dim = 128, .branches = {{.segment = 2501}}, .dtype = ANNULUS_BFLOAT16};
     for (const bool causal : {false, true})
-        for (const std::int32_t kv_heads : {6, 3}) {
+        for (const std::int32_t kv_heads : {4, 2}) {
             problem.causal = causal;
             problem.kv_heads = kv_heads;
             SCOPED_TRACE(testing::Message() << problem);
@@ -104,12 +102,10 @@ TEST(QuerySumsInParts, HaveTheSameBits) {
             expect_agreement_with_cpu(problem, inputs, results);
             const std::uint64_t all = bytes_of(ANNULUS_PASS_BACKWARD, problem, 0);
             const std::uint64_t cell_bytes = 2560 * 128 * sizeof(float);
-            for (const std::uint64_t cells_less : {1, 20}) {
+            for (const std::uint64_t cells_less : {1, 8}) {
                 RunOptions options = subject();
                 options.workspace_limit = all - cells_less * cell_bytes;
-                expect_agreement_with_cpu(problem, inputs, run(problem, inputs, options));
-                if (subject().engine == ANNULUS_ENGINE_FUSED)
-                    expect_identical(run(problem, inputs, options), results);
+                expect_identical(run(problem, inputs, options), results);
             }
         }
 }

@@ -44,7 +44,9 @@ QuerySums QuerySumsParts::layout(int launch_batches, int launch_heads, int launc
     result.tiles = tiles;
     result.blocks = blocks;
     result.block_floats = block_rows * head_dim;
-    const int most = head_dim <= 64 ? tuning::cells_at_once : tuning::cells_of_wide_rows_at_once;
+    // Q, dO and the sums of dQ of a cell.
+    const std::int64_t cell_bytes = std::int64_t{blocks} * block_rows * head_dim * (2 * 2 + 4);
+    const std::int64_t most = std::max<std::int64_t>(tuning::bytes_of_cells_at_once / cell_bytes, 1);
     const auto groups = static_cast<int>(divide_up(result.cells, most));
     const auto at_once = static_cast<int>(divide_up(result.cells, groups));
     result.cells_at_once = FastDivmod(at_once);

@@ -65,8 +65,9 @@ inline constexpr std::size_t max_room_for_rows = std::size_t{1} << 30;
 
 // Rows of a segment up to which two kernels are faster: in general, and under causality with more than 64 columns.
 inline constexpr std::int64_t short_segment = 512, short_causal_segment_of_wide_rows = 2048;
-// Cells that are worked on at once, with up to 64 columns and with more. With the heads of a segment behind one another
-// instead of segments first, 454 instead of 365 TFLOP/s.
-inline constexpr int cells_at_once = 12, cells_of_wide_rows_at_once = 8;
+// Bytes of Q, dO and sums of dQ of the cells that are worked on at once. H200, D = 64, 16,384 queries, causal: 487,
+// 472, 441 and 384 TFLOP/s with 17, 34, 50 and 100 MB; 2,048 queries, causal: 144, 224, 315 and 359 with 8, 13, 25
+// and 50.
+inline constexpr std::int64_t bytes_of_cells_at_once = std::int64_t{40} << 20;
 
 } // namespace annulus::tuning

@@ -6,10 +6,11 @@
 // has a CTA. They add one after the other, in an order that is the same in every call, so that every call gives the
 // same bits.
 //
-// A cell is a segment of a head of a batch entry. All tiles of a cell go through its Q blocks from the last queries to
-// the first. Tiles come in the order of their keys, the last keys first. Under causality the last keys meet the fewest
-// queries. So the tiles that meet a Q block are consecutive in this order, up to the tile with the first keys. A tile's
-// turn is the number of tiles that add to a Q block before it.
+// A cell is a segment of a head of a batch entry. A tile goes through the Q blocks that it meets from the first queries
+// to the last. Tiles come in the order of their keys, the last keys first. Under causality the last keys meet the
+// fewest queries. So the tiles that meet a Q block are consecutive in this order, up to the tile with the first keys. A
+// tile's turn is the number of tiles that add to a Q block before it. Under causality the tile before it begins a
+// tile's rows of queries later, so it is ahead from the beginning.
 //
 // CTAs take tiles by their numbers, in ascending order. Some cells are worked on at once: their tiles alternate, so
 // that neighbours in time seldom wait for one another. Cells of the same segment are neighbours, and L2 keeps their

@@ -3,13 +3,14 @@
 // those of backward.cuh.
 //
 // Grid and tiles. CTAs are persistent and take KV tiles of 128 keys in the order of query_sums.hpp. A tile meets the Q
-// blocks of its segment from the last queries to the first. S and dP are computed transposed, their rows are keys:
+// blocks of its segment from the first queries to the last. S and dP are computed transposed, their rows are keys:
 //
 //     S^T = K Q^T,   dP^T = V dO^T,   dV += P^T dO,   dK += dS^T Q,   dQ += dS K
 //
 // P^T and dS^T stay in registers, where they are operands of dV and dK. dS^T also goes to shared memory, for dQ. The
-// product dS K of a tile and a Q block is added to a float32 sum in memory, when it is the tile's turn. When all tiles
-// have added, write_query_sums.cuh makes dQ of the sums.
+// product dS K of a block is computed one block later, so that one consumer may be ahead of the other by a block. It is
+// added to a float32 sum in memory, when it is the tile's turn. When all tiles have added, write_query_sums.cuh makes
+// dQ of the sums.
 //
 // Roles. Each of two consumers has 64 keys of a tile. For dQ, each has 64 queries or 64 columns, and all keys. The
 // producer's warps:
@@ -24,7 +25,7 @@
 //     query_rows[stages]          Q of a block     q_full: warp 0           q_empty: consumers
 //                                 dO of a block    d_o_full: warp 0         d_o_empty: consumers
 //     lse_log2, delta[stages]     of queries       LSE with Q, delta with dO
-//     d_s                         dS of a block    named barriers of both consumers
+//     d_s[stages]                 dS of a block    d_s_full: consumers       d_s_empty: consumers
 //     d_q[2]                      dS K of a block  d_q_full: consumers      d_q_empty: warps 2, 3
 //     tiles[2]                    what to do       tile_full: warp 1        tile_empty: all other warps
 //

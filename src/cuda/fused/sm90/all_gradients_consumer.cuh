@@ -22,7 +22,6 @@ template <class Traits> class AllGradientsConsumer {
         : params_(params), shared_(shared), consumer_(consumer) {}
 
     __device__ __forceinline__ void run() {
-        let_other_write_d_s();
         for (PipelineState<tile_slots> at;; ++at.count) {
             shared_.tile_full[at.slot()].wait(at.parity_to_empty());
             const OwnTile &tile = shared_.tiles[at.slot()];
@@ -33,7 +32,6 @@ template <class Traits> class AllGradientsConsumer {
             if (thread_of_warpgroup() % warp_threads == 0)
                 shared_.tile_empty[at.slot()].arrive();
         }
-        wait_to_write_d_s(); // so that no barrier is left with arrivals
     }
 
   private:
@@ -82,13 +80,19 @@ template <class Traits> class AllGradientsConsumer {
         const int blocks = uniform(tile.ranges > 0 ? range.blocks : 0);
         // A row block with fewer keys hides the keys that it lacks, so that they add nothing to dQ.
         const int full = uniform(row_block.rows == row_block_rows ? range.part[own_consumer()].full_blocks : 0);
-        int at = 0;
+        if (blocks > 0) {
+            process_block<true, true>(x, row_block, range, blocks - 1);
+            int at = blocks - 2;
 #pragma unroll 1
-        for (; at < min(full, blocks); ++at)
-            process_block<false>(x, row_block, range, at);
+            for (; at >= full; --at)
+                process_block<true, false>(x, row_block, range, at);
 #pragma unroll 1
-        for (; at < blocks; ++at)
-            process_block<true>(x, row_block, range, at);
+            for (; at >= 0; --at)
+                process_block<false, false>(x, row_block, range, at);
+            start_d_q(x);
+            wgmma_wait<0>();
+            end_d_q(x);
+        }
         __syncwarp();
         if (thread_of_warpgroup() % warp_threads == 0)
             shared_.k_empty[slot.slot()].arrive();
@@ -114,7 +118,7 @@ template <class Traits> class AllGradientsConsumer {
     //
     //     products           S   dP          dV          dQ          dK
     //     beside them            P = 2^S     dS copied               sums of dQ copied
-    template <bool hides>
+    template <bool hides, bool is_first>
     __device__ __forceinline__ void process_block(Registers &x, const RowBlock &row_block, const OwnRange &range,
                                                   int at) {
         const int stage = stage_.slot();
@@ -138,21 +142,22 @@ template <class Traits> class AllGradientsConsumer {
             [&](int j, const float2 &two) { x.d_s[j / 2] = pack_two<Element>(two.x, two.y); });
         if constexpr (hides)
             clear_absent_rows(range.count - at * range_block_rows, stage);
-        wait_to_write_d_s();
-        stage_pairs<FragmentThread<>>(shared_address(shared_.d_s[own_consumer()]), x.d_s);
+        shared_.d_s_empty[stage].wait(stage_.parity_to_fill());
+        stage_pairs<FragmentThread<>>(shared_address(shared_.d_s[stage][own_consumer()]), x.d_s);
         add_product<Element, columns, range_block_rows>(x.d_v, x.p, x.d_o + stage * stage_distance);
         fence_async_proxy();
-        sync_threads(d_s_written, consumer_threads);
-        start_d_q(x);
+        __syncwarp();
+        if (thread_of_warpgroup() % warp_threads == 0)
+            shared_.d_s_full[stage].arrive();
+        if constexpr (!is_first)
+            start_d_q(x);
+        add_product<Element, columns, range_block_rows>(x.d_k, x.d_s, x.q + stage * stage_distance);
         wgmma_wait<1>();
         fence_registers(x.d_v);
         fence_registers(x.p);
         release(shared_.d_o_empty[stage]);
-        add_product<Element, columns, range_block_rows>(x.d_k, x.d_s, x.q + stage * stage_distance);
-        wgmma_wait<1>();
-        fence_registers(x.d_q);
-        let_other_write_d_s();
-        hand_over_d_q(x);
+        if constexpr (!is_first)
+            end_d_q(x);
         wgmma_wait<0>();
         fence_registers(x.d_k);
         fence_registers(x.d_s);
@@ -165,6 +170,11 @@ template <class Traits> class AllGradientsConsumer {
         // The distance from the first consumer's keys to the second one's.
         constexpr std::uint32_t left_distance = Traits::transposes_d_q ? Traits::row_block_bytes : Traits::d_s_bytes,
                                 right_distance = Traits::transposes_d_q ? Traits::d_s_bytes : Traits::row_block_bytes;
+        const PipelineState<Traits::stages> place{d_q_count_};
+        const std::uint32_t further_d_s = place.slot() * Traits::consumers * Traits::d_s_bytes / 16,
+                            left = x.d_q_left + (Traits::transposes_d_q ? 0 : further_d_s),
+                            right = x.d_q_right + (Traits::transposes_d_q ? further_d_s : 0);
+        shared_.d_s_full[place.slot()].wait(place.parity_to_empty());
         fence_registers(x.d_q);
         wgmma_fence();
 #pragma unroll
@@ -173,20 +183,27 @@ template <class Traits> class AllGradientsConsumer {
             for (int i = 0; i < row_block_rows / 16; ++i) {
                 const std::uint32_t further = i * 16 * swizzled_row_bytes;
                 WgmmaSsMnMajor<Element, Traits::d_q_columns>::run(
-                    x.d_q, smem_descriptor(x.d_q_left + (u * left_distance + further) / 16),
-                    smem_descriptor(x.d_q_right + (u * right_distance + further) / 16), u > 0 || i > 0);
+                    x.d_q, smem_descriptor(left + (u * left_distance + further) / 16),
+                    smem_descriptor(right + (u * right_distance + further) / 16), u > 0 || i > 0);
             }
         wgmma_commit();
+    }
+
+    __device__ __forceinline__ void end_d_q(Registers &x) {
+        fence_registers(x.d_q);
+        release(shared_.d_s_empty[PipelineState<Traits::stages>{d_q_count_}.slot()]);
+        hand_over_d_q(x);
+        ++d_q_count_;
     }
 
     // Copies the product for dQ into a buffer, in the order of fragments: a warp's strip by itself, and every four
     // numbers of its lanes next to one another.
     __device__ __forceinline__ void hand_over_d_q(const Registers &x) const {
-        const PipelineState<d_q_buffers> buffer{stage_.count};
+        const PipelineState<d_q_buffers> buffer{d_q_count_};
         shared_.d_q_empty[buffer.slot()].wait(buffer.parity_to_fill());
         const int thread = thread_of_warpgroup(), strip = own_consumer() * 4 + thread / warp_threads;
         const int lane = thread % warp_threads;
-        if (strip < Traits::d_q_strips) {
+        if (Traits::d_q_strips == Traits::consumer_warps || strip < Traits::d_q_strips) {
             const std::uint32_t target =
                 shared_address(shared_.d_q[buffer.slot()]) + strip * Traits::strip_bytes + lane * 16;
 #pragma unroll
@@ -254,17 +271,6 @@ template <class Traits> class AllGradientsConsumer {
         sync_warpgroup(own_consumer());
     }
 
-    // Named barriers behind those of sync_warpgroup(). A consumer writes its dS when the product for dQ of the other
-    // consumer has read the dS of the block before.
-    static constexpr int d_s_written = 1 + Traits::consumers, d_s_read = 2 + Traits::consumers;
-    static constexpr int consumer_threads = Traits::consumers * warpgroup_threads;
-    __device__ __forceinline__ void wait_to_write_d_s() const {
-        sync_threads(d_s_read + consumer_, consumer_threads);
-    }
-    __device__ __forceinline__ void let_other_write_d_s() const {
-        arrive_threads(d_s_read + 1 - consumer_, consumer_threads);
-    }
-
     __device__ __forceinline__ static void release(Mbarrier &empty) {
         if (thread_of_warpgroup() == 0)
             empty.arrive();
@@ -282,6 +288,7 @@ template <class Traits> class AllGradientsConsumer {
     AllGradientsShared<Traits> &shared_;
     const int consumer_;
     PipelineState<Traits::stages> stage_;
+    unsigned d_q_count_ = 0;
 };
 
 } // namespace annulus

@@ -114,9 +114,9 @@ __device__ __forceinline__ void copy_queries(const BackwardParams &params, AllGr
         const std::int64_t statistics =
             (std::int64_t{tile.batch} * params.all_heads + tile.head) * params.statistic_rows + range.first -
             params.first_range_row;
-        int first = range.count - rows; // index of the block's first row in the range
+        int first = range.count - blocks * rows; // index of the block's first row in the range
 #pragma unroll 1
-        for (int i = 0; i < blocks; ++i, first -= rows, ++stage.count) {
+        for (; first < range.count; first += rows, ++stage.count) {
             end.next_block();
             const int slot = stage.slot();
             const auto copy = [&](const CUtensorMap &map, std::uint8_t *target, const float *statistic,
@@ -137,10 +137,11 @@ __device__ __forceinline__ void copy_queries(const BackwardParams &params, AllGr
                 }
                 full.arrive_after_cp_async();
             };
-            copy(params.range_q_or_k[range.map], shared.query_rows[slot].q, params.lse_log2, shared.lse_log2[slot],
-                 shared.q_empty[slot], shared.q_full[slot]);
+            // Consumers release dO before Q.
             copy(params.range_v_or_d_o[range.map], shared.query_rows[slot].d_o, params.delta, shared.delta[slot],
                  shared.d_o_empty[slot], shared.d_o_full[slot]);
+            copy(params.range_q_or_k[range.map], shared.query_rows[slot].q, params.lse_log2, shared.lse_log2[slot],
+                 shared.q_empty[slot], shared.q_full[slot]);
         }
     });
 }
@@ -162,12 +163,14 @@ __device__ __forceinline__ void copy_permuted_queries(const BackwardParams &para
         const std::int64_t statistics =
             (std::int64_t{tile.batch} * params.all_heads + tile.head) * params.statistic_rows;
         RowsOfRange<rows> rows_of_range;
-        rows_of_range.begin(params, range, range.count - rows);
+        int first = range.count - blocks * rows; // index of the block's first row in the range
+        rows_of_range.begin(params, range, first);
 #pragma unroll 1
-        for (int i = 0; i < blocks; ++i, ++stage.count) {
+        for (; first < range.count; ++stage.count) {
             end.next_block();
             const int slot = stage.slot();
-            const RowsOfLanes<rows> own = rows_of_range.take(range, range.count - (i + 2) * rows);
+            first += rows;
+            const RowsOfLanes<rows> own = rows_of_range.take(range, first);
             const auto copy = [&](const TensorRows &source, std::uint8_t *target, const float *statistic,
                                   float *statistic_target, const Mbarrier &empty, Mbarrier &full) {
                 wait(empty, stage.parity_to_fill());
@@ -211,20 +214,21 @@ template <class Traits> class QuerySumSender {
 
     __device__ __forceinline__ void send(const OwnTile &tile, const SummingTile &summing, int blocks,
                                          unsigned blocks_before) const {
+        // The tile's step i has block blocks - 1 - i.
         const int first = static_cast<int>((blocks_before + static_cast<unsigned>(buffer_)) % d_q_buffers);
-        const std::int64_t cell = params_.query_sums.block(summing.cell, 0);
+        const std::int64_t first_block = params_.query_sums.block(summing.cell, blocks - 1);
         const bool prefetches = summing.may_be_first_to_run && summing.later_tiles > 0;
         if (prefetches)
 #pragma unroll 1
-            for (int at = first; at < min(prefetched_blocks, blocks); at += d_q_buffers)
-                prefetch(cell + at);
+            for (int i = first; i < min(prefetched_blocks, blocks); i += d_q_buffers)
+                prefetch(first_block - i);
 #pragma unroll 1
-        for (int at = first; at < blocks; at += d_q_buffers) {
-            if (prefetches && at + prefetched_blocks < blocks)
-                prefetch(cell + at + prefetched_blocks);
-            const PipelineState<d_q_buffers> place{blocks_before + static_cast<unsigned>(at)};
+        for (int i = first; i < blocks; i += d_q_buffers) {
+            if (prefetches && i + prefetched_blocks < blocks)
+                prefetch(first_block - i - prefetched_blocks);
+            const PipelineState<d_q_buffers> place{blocks_before + static_cast<unsigned>(i)};
             shared_.d_q_full[buffer_].wait(place.parity_to_empty());
-            add(cell + at, turn_of(params_, tile, summing, Traits::range_block_rows, at));
+            add(first_block - i, turn_of(params_, tile, summing, Traits::range_block_rows, blocks - 1 - i));
         }
     }
 
@@ -241,8 +245,9 @@ template <class Traits> class QuerySumSender {
         } else {
             unsigned before;
             do
-                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(before) : "l"(added) : "memory");
+                asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(before) : "l"(added) : "memory");
             while (before < static_cast<unsigned>(turn));
+            asm volatile("fence.acq_rel.gpu;" ::: "memory");
             fence_async_proxies();
             bulk_add(sum, source, Traits::sum_bytes);
         }

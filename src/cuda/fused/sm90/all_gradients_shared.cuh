@@ -23,7 +23,7 @@ template <class Traits> struct AllGradientsShared {
     struct QueryRows {
         std::uint8_t q[Traits::stage_bytes], d_o[Traits::stage_bytes];
     } query_rows[Traits::stages];
-    std::uint8_t d_s[Traits::consumers][Traits::d_s_bytes]; // images of 64 keys and 64 queries
+    std::uint8_t d_s[Traits::stages][Traits::consumers][Traits::d_s_bytes]; // images of 64 keys and 64 queries
     std::uint8_t d_q[d_q_buffers][Traits::sum_bytes];
     float lse_log2[Traits::stages][Traits::range_block_rows], delta[Traits::stages][Traits::range_block_rows];
     OwnTile tiles[tile_slots];
@@ -34,6 +34,7 @@ template <class Traits> struct AllGradientsShared {
     Mbarrier v_full[Traits::row_block_slots], v_empty[Traits::row_block_slots];
     Mbarrier q_full[Traits::stages], q_empty[Traits::stages];
     Mbarrier d_o_full[Traits::stages], d_o_empty[Traits::stages];
+    Mbarrier d_s_full[Traits::stages], d_s_empty[Traits::stages];
     Mbarrier d_q_full[d_q_buffers], d_q_empty[d_q_buffers];
 
     __device__ __forceinline__ void init() {
@@ -55,6 +56,10 @@ template <class Traits> struct AllGradientsShared {
                 full->init(Traits::is_permuted ? 1 : 1 + warp_threads);
             for (Mbarrier *const empty : {&q_empty[i], &d_o_empty[i]})
                 empty->init(Traits::consumers);
+        }
+        for (int i = 0; i < Traits::stages; ++i) {
+            d_s_full[i].init(consumer_warps);
+            d_s_empty[i].init(Traits::consumers);
         }
         for (int i = 0; i < d_q_buffers; ++i) {
             d_q_full[i].init(consumer_warps);

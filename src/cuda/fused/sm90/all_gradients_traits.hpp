@@ -26,7 +26,7 @@ template <class Element_, int head_dim_, RowOrder order_> struct AllGradientsTra
 
     static constexpr int range_block_rows = head_dim <= 64 ? 128 : 64; // queries of a Q block
     static constexpr int stages = 2;
-    static constexpr int row_block_slots = head_dim <= 64 ? 2 : 1;
+    static constexpr int row_block_slots = 1;
 
     // How consumers share the product for dQ of a Q block: each has 64 queries or, if the Q block has only 64 queries,
     // 64 columns. Then the product is transposed, and its rows are columns of dQ. Either way the result has strips of

@@ -74,7 +74,7 @@ __device__ __forceinline__ void fence_async_proxy() {
 }
 // Does the same for global memory, too.
 __device__ __forceinline__ void fence_async_proxies() {
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 } // namespace annulus
