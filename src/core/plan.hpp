@@ -282,8 +282,9 @@ constexpr Segment BranchPlan::segment(std::int64_t index) const {
     return {{index * length_, curve.length()}, curve};
 }
 
-// Returns why engines that know segments alone cannot compute a pattern; null if all branches are segments.
-const char *kind_refusal(const Pattern &pattern);
+// Return why an engine that computes no windows, or no global positions, cannot compute a pattern; null if it can.
+const char *window_refusal(const Pattern &pattern);
+const char *global_refusal(const Pattern &pattern);
 
 class Plan {
   public:
@@ -297,6 +298,10 @@ class Plan {
     // Returns the plans of the branches, in their order. A global branch has up to three.
     const std::vector<BranchPlan> &branches() const { return shape_->branches; }
     bool causal() const { return shape_->pattern.causal; }
+    // True if some branch is a window.
+    bool has_windows() const;
+    // True if a query may not attend to all keys of its class: by causality, or in a window branch.
+    bool hides_keys() const { return causal() || has_windows(); }
     double scale() const { return shape_->scale; }
     // True if a query may have the same key in several branches, and the key is to count once.
     bool shares_keys() const {

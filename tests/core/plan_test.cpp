@@ -309,14 +309,28 @@ TEST(Plan, RefusesWhatDoesNotFit) {
     EXPECT_EQ(status_of(image), ANNULUS_OK); // the last segment of 16 takes the automatic width
 }
 
-// Engines that know segments alone ask this before they read a branch.
-TEST(KindRefusal, IsAboutWindowsAndGlobalPositions) {
-    Problem problem{.branches = {{.segment = 16}, {.dilation = 4}}};
-    EXPECT_EQ(kind_refusal(pattern_of(problem)), nullptr);
-    for (const BranchSpec &branch : {window_spec(3, 0), global_spec(0, 1, false)}) {
-        problem.branches[1] = branch;
-        EXPECT_NE(kind_refusal(pattern_of(problem)), nullptr);
-    }
+// Engines that do not know every kind of branch ask this before they read a branch.
+TEST(KindRefusals, NameWindowsAndGlobalPositions) {
+    const auto are_refused = [](const BranchSpec &second) {
+        const Pattern pattern = pattern_of({.branches = {{.segment = 16}, second}});
+        return std::pair(window_refusal(pattern) != nullptr, global_refusal(pattern) != nullptr);
+    };
+    EXPECT_EQ(are_refused({.dilation = 4}), std::pair(false, false));
+    EXPECT_EQ(are_refused(window_spec(3, 0)), std::pair(true, false));
+    EXPECT_EQ(are_refused(global_spec(0, 1, false)), std::pair(false, true));
+}
+
+TEST(Plan, HidesKeysByCausalityOrWindows) {
+    const auto hides = [](const Problem &problem) {
+        return Plan(pattern_of(problem), plan_problem_of(problem)).hides_keys();
+    };
+    Problem problem{.length = 40, .branches = {{.segment = 16}, {.dilation = 4}}};
+    EXPECT_FALSE(hides(problem));
+    problem.causal = true;
+    EXPECT_TRUE(hides(problem));
+    problem.causal = false;
+    problem.branches[1] = window_spec(3, -1);
+    EXPECT_TRUE(hides(problem));
 }
 
 } // namespace

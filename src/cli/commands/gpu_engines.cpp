@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t position_limit = std::int64_t{1} << 30;
 constexpr std::size_t branch_limit = 64, launch_branches = 8;
+constexpr std::ptrdiff_t tile_ranges = 16; // ranges of keys that a tile of fused and mma may have
 
 // The functions below return why an engine does not compute a pass, or null if it does.
 
@@ -64,6 +65,17 @@ bool is_cut(const annulus_branch &branch, const annulus_problem &problem, const 
     return false;
 }
 
+bool has_kind(const std::vector<annulus_branch> &branches, annulus_branch_kind kind) {
+    return std::ranges::count(branches, kind, &annulus_branch::kind) > 0;
+}
+
+// True if the ranges of a tile are few enough for keys that count once beside windows.
+bool has_few_ranges(const std::vector<annulus_branch> &branches, bool causal) {
+    const auto windows = std::ranges::count(branches, ANNULUS_BRANCH_WINDOW, &annulus_branch::kind);
+    const auto others = std::ssize(branches) - windows;
+    return windows == 0 || (causal ? 2 * windows + others : 4 * windows + 3 * others) <= tile_ranges;
+}
+
 // The limits that `fused` and `mma` share.
 const char *pattern_refusal(const PlannedJob &job, const std::vector<annulus_branch> &branches, const Shards &shards) {
     const annulus_problem &problem = job.problem;
@@ -84,6 +96,8 @@ const char *pattern_refusal(const PlannedJob &job, const std::vector<annulus_bra
     if (job.pattern.key_rule == "once" && !is_one_launch(branches))
         return "it counts keys once for up to 8 branches in linear order whose dilations divide one another and whose "
                "query rules are alike";
+    if (job.pattern.key_rule == "once" && !has_few_ranges(branches, job.pattern.causal))
+        return "it counts keys once for up to four windows, or with causality eight, and fewer beside segments";
     return nullptr;
 }
 
@@ -110,12 +124,17 @@ annulus_engine engine_on(const GpuModel &model, const PlannedJob &job, annulus_p
         throw bad_input("--dtype float64: on GPUs it must be float32, bfloat16 or float16");
     const Config config = job.pattern.config(problem.heads);
     const std::vector<annulus_branch> branches = get_branches(config.get());
-    if (std::ranges::any_of(branches,
-                            [](const annulus_branch &branch) { return branch.kind != ANNULUS_BRANCH_SEGMENTS; }))
-        throw bad_input(std::string("--gpu ") + model.name + ": GPUs do not compute windows and global positions");
+    const auto refuse = [&](const char *reason) {
+        throw bad_input(std::string("--gpu ") + model.name + ": " + reason);
+    };
+    const bool has_windows = has_kind(branches, ANNULUS_BRANCH_WINDOW);
+    if (has_kind(branches, ANNULUS_BRANCH_GLOBAL))
+        refuse("GPUs do not compute global positions");
+    if (has_windows && shards.view().count > 1)
+        refuse("over several ranks GPUs do not compute windows");
     const auto refusal = [&](annulus_engine engine) -> const char * {
         if (engine == ANNULUS_ENGINE_GEMM)
-            return nullptr;
+            return has_windows ? "it does not compute windows" : nullptr;
         if (engine != ANNULUS_ENGINE_FUSED && engine != ANNULUS_ENGINE_MMA)
             return "it is an engine of CPUs";
         const char *const reason =
@@ -125,6 +144,8 @@ annulus_engine engine_on(const GpuModel &model, const PlannedJob &job, annulus_p
     annulus_engine fastest = ANNULUS_ENGINE_FUSED;
     for (const annulus_engine slower : {ANNULUS_ENGINE_MMA, ANNULUS_ENGINE_GEMM})
         fastest = refusal(fastest) ? slower : fastest;
+    if (refusal(fastest)) // it is gemm, the last one
+        refuse("no engine computes this pattern's windows; the engines reference and cpu do");
     for (const annulus_engine engine : engines) {
         if (engine == ANNULUS_ENGINE_AUTO || job.execution.engine != annulus_engine_name(engine))
             continue;

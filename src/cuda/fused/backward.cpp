@@ -376,7 +376,7 @@ Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &devic
         return {nullptr, reason};
     BackwardPlan backward = plan_backward(rows, KeyScope::all_keys, std::move(grids), shapes, device.multiprocessors(),
                                           limits.workspace_limit);
-    if (rows.causal())
+    if (rows.hides_keys())
         backward.rows = row_sequences(plans);
     return {std::make_unique<FusedBackward<Architecture>>(rows, KeyScope::all_keys, device, architecture,
                                                           std::move(backward))};

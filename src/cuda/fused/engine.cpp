@@ -30,7 +30,7 @@ namespace {
 
 const char *refusal(const Plan &plan) {
     const Problem &problem = plan.problem();
-    if (const char *reason = kind_refusal(plan.pattern()))
+    if (const char *reason = global_refusal(plan.pattern()))
         return reason;
     if (!(plan.scale() > 0))
         return "the scale is not above 0";
@@ -55,6 +55,8 @@ Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device 
         return {nullptr, reason};
     if (const char *reason = refusal(plan))
         return {nullptr, reason};
+    if (scope != KeyScope::all_keys && plan.has_windows())
+        return {nullptr, "a branch is a window; over several ranks only the engines reference and cpu compute windows"};
     const Architecture architecture(device, limits.allow_tf32);
     return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plan, scope, device, architecture, limits)
                                         : prepare_fused_backward(plan, scope, device, architecture, limits);

@@ -192,7 +192,7 @@ Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device
         return {nullptr, reason};
     ForwardPlan forward = plan_forward(rows, KeyScope::all_keys, std::move(grids), shape, device.multiprocessors(),
                                        limits.workspace_limit);
-    if (rows.causal())
+    if (rows.hides_keys())
         forward.rows = row_sequences(plans);
     return {std::make_unique<FusedForward<Architecture>>(rows, KeyScope::all_keys, device, architecture,
                                                          std::move(forward))};

@@ -46,8 +46,9 @@ namespace annulus {
 namespace {
 
 const char *refusal(const Plan &plan, const CudaDevice &device) {
-    if (const char *reason = kind_refusal(plan.pattern()))
-        return reason;
+    for (const auto refusal_of : {window_refusal, global_refusal})
+        if (const char *reason = refusal_of(plan.pattern()))
+            return reason;
     if (plan.problem().dtype == ANNULUS_FLOAT64)
         return "it has no float64; the CPU engines have";
     if (plan.problem().dtype == ANNULUS_BFLOAT16 && device.compute_capability() < 80)

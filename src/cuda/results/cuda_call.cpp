@@ -65,7 +65,7 @@ void CudaCall::clear_partial(float *target, std::int64_t rows) const {
 }
 
 std::int64_t bytes_of_branches(const Plan &plan) {
-    const bool needed = plan.causal() || plan.shares_keys();
+    const bool needed = plan.hides_keys() || plan.shares_keys();
     return needed ? static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan)) : 0;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recomputes single rows from the definition, each by one warp.
 //
-// Causality hides a key by a probability of 0. But 0 times an infinity or NaN in the hidden row is NaN in a matrix
-// product, which would reach queries that do not attend to that key. Therefore the columns of a result that are NaN are
-// recomputed here over the visible rows alone. That takes as long as a plain loop over the row's pairs. It takes less
-// if the row attends to a NaN: the loop ends as soon as all these columns are NaN again.
+// Causality or a window hides a key by a probability of 0. But 0 times an infinity or NaN in the hidden row is NaN in a
+// matrix product, which would reach queries that do not attend to that key. Therefore the columns of a result that are
+// NaN are recomputed here over the visible rows alone. That takes as long as a plain loop over the row's pairs. It
+// takes less if the row attends to a NaN: the loop ends as soon as all these columns are NaN again.
 
 #pragma once
 
@@ -107,7 +107,7 @@ __device__ void for_each_key(const RowContext &c, std::int64_t batch, std::int32
     for_each_branch(c, batch, query, [&](int i, const BranchPlan &branch, std::int64_t start) {
         const ClassPair pair = pair_of_query(branch, head, query - start);
         return for_each_position(
-            pair.segment, pair.keys, seen_keys(branch.causal(), query - start, window_from(c.keys, start)),
+            pair.segment, pair.keys, seen_keys(branch, query - start, window_from(c.keys, start)),
             [&](std::int64_t key) { return is_repeated(c, i, head, query - start, key) || use(start + key); });
     });
 }
@@ -118,7 +118,7 @@ __device__ void for_each_query(const RowContext &c, std::int64_t batch, std::int
     for_each_branch(c, batch, key, [&](int i, const BranchPlan &branch, std::int64_t start) {
         const ClassPair pair = pair_of_key(branch, branch.segment_at(key - start), head, head + 1, key - start);
         return for_each_position(
-            pair.segment, pair.queries, seeing_queries(branch.causal(), key - start, window_from(c.queries, start)),
+            pair.segment, pair.queries, seeing_queries(branch, key - start, window_from(c.queries, start)),
             [&](std::int64_t query) { return is_repeated(c, i, head, query, key - start) || use(start + query); });
     });
 }

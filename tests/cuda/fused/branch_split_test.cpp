@@ -102,6 +102,36 @@ TEST(Split, LongerSegmentsComeFirst) {
         }
 }
 
+// A window is worth a grid of its own beside much more dilated branches, whose row blocks span many windows.
+TEST(Split, LeavesAWindowToTheLastGrid) {
+    for (const bool causal : {false, true}) {
+        Problem problem = problem_of(262144, 16, 64, {window_spec(255, 255), {.segment = 262144, .dilation = 64}});
+        problem.causal = causal;
+        for (const Kernel &kernel : kernels(problem.dim)) {
+            const std::vector<PlannedGrid> grids = grids_of(problem, kernel);
+            ASSERT_EQ(grids.size(), 2U) << problem;
+            EXPECT_FALSE(grids[0].tiles.has_windows);
+            EXPECT_TRUE(grids[1].tiles.has_windows);
+        }
+    }
+}
+
+// The time of a window grows with its band, and not with the sequence.
+TEST(Time, OfAWindowIsThatOfItsBand) {
+    for (const bool causal : {false, true})
+        for (const Kernel &kernel : kernels(64)) {
+            const auto rows = [&](const BranchSpec &branch) {
+                Problem problem = problem_of(131072, 16, 64, {branch});
+                problem.causal = causal;
+                return rows_of_tiles(grids_of(problem, kernel).front().tiles, kernel.shape);
+            };
+            const double band = rows(window_spec(2047, causal ? 0 : 2048));
+            EXPECT_LT(band, rows({}) / 8);
+            EXPECT_GT(band, rows({.segment = 1024}) / 2);
+            EXPECT_LT(rows(window_spec(1023, causal ? 0 : 1024)), band);
+        }
+}
+
 // Checks the numbers in doc/performance.md below the table of `fused`.
 TEST(Split, TakesAsManyAsThePageSays) {
     const Problem slide = gigapath(70001);

@@ -250,7 +250,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) 
     }
     launches.expect_all_once(1);
     EXPECT_EQ(writes, forward.has_own_partial);
-    EXPECT_EQ(recomputes, plan.causal() && !has_other_keys(scope));
+    EXPECT_EQ(recomputes, plan.hides_keys() && !has_other_keys(scope));
     EXPECT_FALSE(cleared.clears() && (has_partial || clears));
     if (!has_other_keys(scope) && !forward.parts) {
         EXPECT_EQ(clears || cleared.clears(), !is_split_part(forward) && leaves_rows_out(forward.grids));
@@ -397,7 +397,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
             continue;
         }
         EXPECT_EQ(recomputes_partial[side],
-                  plan.causal() && (scope == KeyScope::own_keys || (scope == KeyScope::all_keys && !are_plain)));
+                  plan.hides_keys() && (scope == KeyScope::own_keys || (scope == KeyScope::all_keys && !are_plain)));
         if (side == Side::keys && !backward.stored) {
             launches.at(side).expect_all_once(kernels.size());
         } else if (!backward.stored || side == Side::keys) {
@@ -405,7 +405,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         }
         const bool has_all_in_partial = recomputes_partial[side] && !side_grids.finishes &&
                                         (scope == KeyScope::own_keys || side_grids.has_own_partial);
-        EXPECT_EQ(recomputes[side], plan.causal() && !has_other_keys(scope) && !has_all_in_partial);
+        EXPECT_EQ(recomputes[side], plan.hides_keys() && !has_other_keys(scope) && !has_all_in_partial);
         // The kernels write only plain gradients.
         if (!(side == Side::queries ? problem.gradients.q.is_plain()
                                     : problem.gradients.k.is_plain() && problem.gradients.v.is_plain())) {
@@ -491,9 +491,11 @@ void expect_sound(const Problem &problem) {
 class RandomPlans : public testing::TestWithParam<int> {};
 
 TEST_P(RandomPlans, AreSound) {
-    Problem problem = random_problem(static_cast<std::uint64_t>(GetParam()));
-    problem.dtype = ANNULUS_BFLOAT16;
-    expect_sound(problem);
+    const auto seed = static_cast<std::uint64_t>(GetParam());
+    for (Problem problem : {random_problem(seed), random_window_problem(seed)}) {
+        problem.dtype = ANNULUS_BFLOAT16;
+        expect_sound(problem);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Many, RandomPlans, testing::Range(0, 300));
@@ -1035,6 +1037,13 @@ TEST(LargePlans, StoreNoDsWhereRowsArePacked) {
     EXPECT_FALSE(packed.stored);
     EXPECT_TRUE(packed.queries.has_own_partial && packed.keys.has_own_partial);
     EXPECT_EQ(std::ranges::count(packed.steps, BackwardAction::pack_ranges, &BackwardStep::action), 2);
+}
+
+// Stored dS knows segments alone.
+TEST(LargePlans, StoreNoDsOfWindows) {
+    const Problem problem = {
+        .length = 16384, .heads = 4, .dim = 128, .branches = {window_spec(4095, 0)}, .dtype = ANNULUS_BFLOAT16};
+    EXPECT_FALSE(backward_of(Plan(pattern_of(problem), plan_problem_of(problem)), KeyScope::all_keys, 0).stored);
 }
 
 // Branches are split and dS is stored, in parts if the limit needs it.

@@ -19,6 +19,16 @@ bool cuts_segment(const Problem &problem, const BranchSpec &branch) {
     return problem.query_start() % segment != 0 || (end % segment != 0 && end != problem.length);
 }
 
+// Returns how many ranges of keys a tile may have, if keys count once and there are windows: two sides of each branch
+// (one if causal), which windows divide once more.
+std::ptrdiff_t ranges_around_windows(const Problem &problem) {
+    const auto windows = std::ranges::count(problem.branches, ANNULUS_BRANCH_WINDOW, &BranchSpec::kind);
+    const auto others = std::ssize(problem.branches) - windows;
+    if (windows == 0)
+        return 0;
+    return problem.causal ? 2 * windows + others : 4 * windows + 3 * others;
+}
+
 // True if the branches certainly fit into one grid: few classes of rows, and dilations that divide one another.
 bool shares_a_grid(const Problem &problem) {
     std::vector<std::int64_t> dilations;
@@ -36,7 +46,7 @@ bool shares_a_grid(const Problem &problem) {
         if ((branch.dilation > 1 && branch.order != ANNULUS_ORDER_LINEAR) || branch.dilation > 32 ||
             std::ranges::any_of(problem.branches, [&](const BranchSpec &other) { return differs(branch, other); }))
             return false;
-    return problem.branches.size() <= 8;
+    return problem.branches.size() <= 8 && ranges_around_windows(problem) <= 16;
 }
 
 const char *refusal(const Problem &problem) {

@@ -105,7 +105,7 @@ struct BackwardWork : TileGrid {
     int partial_rows;
     FastDivmod partial_stride;      // among this many consecutive rows at most one has partial results
     std::int64_t first_partial_row; // row of the first partial result, counted over all heads one after the other
-    int *has_nonfinite;             // causal only, else null: becomes 1 if a result is NaN or infinite
+    int *has_nonfinite;             // null unless keys are hidden: becomes 1 if a result is NaN or infinite
     StoredDs stored_d_s;            // for kernels that store dS or multiply it
     RowsToClear cleared;            // for kernels that clear rows
 

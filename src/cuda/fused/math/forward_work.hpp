@@ -31,8 +31,8 @@ struct ForwardWork : TileGrid {
     int all_heads, partial_rows;    // in all: heads, and rows of each head that have partial results
     FastDivmod partial_stride;      // among this many consecutive rows at most one has partial results
     std::int64_t first_partial_row; // row of the first partial result, counted over all heads one after the other
-    int *has_nonfinite;             // causal only, else null: becomes 1 if O or a partial result is NaN or infinite
-    RowsToClear cleared;            // for kernels that clear rows
+    int *has_nonfinite;  // null unless keys are hidden: becomes 1 if O or a partial result is NaN or infinite
+    RowsToClear cleared; // for kernels that clear rows
 };
 
 } // namespace annulus

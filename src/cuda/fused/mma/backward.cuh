@@ -95,7 +95,7 @@ template <class Traits> class BackwardWarp {
             const int block = at.block;
             if constexpr (stages > 1)
                 copy_next(tile, next, at);
-            if (!is_empty && block < own.blocks) {
+            if (!is_empty && own.meets(range.hides_first, block)) {
                 if (block >= own.full_blocks)
                     process_block<true>(x, tile, range, own, block, stage);
                 else
@@ -186,6 +186,8 @@ template <class Traits> class BackwardWarp {
         for_each_strip<strips>([&](auto at, auto strip) {
             find_probabilities<hides>(s[strip], params_.scale_log2, weight, statistic(shared_.lse_log2, at, stage),
                                       find_mask<hides>(at, tile, range, block));
+            if constexpr (hides)
+                clear_first(s[strip], at, tile, range, block);
             if constexpr (Traits::has_d_v)
                 set_operand(p[strip], s[strip]);
         });
@@ -197,6 +199,8 @@ template <class Traits> class BackwardWarp {
                                                               first, v_or_d_o);
             Operand<Element, range_block_rows / 2> d_s[strips];
             for_each_strip<strips>([&](auto at, auto strip) {
+                if constexpr (hides)
+                    clear_first(d_p[strip], at, tile, range, block);
                 // If P has been rounded for a product already, dS is computed from the rounded P, for fewer registers.
                 const auto p_at = [&](int j) {
                     if constexpr (Traits::has_d_v)
@@ -257,11 +261,21 @@ template <class Traits> class BackwardWarp {
 #pragma unroll
             for (int r = 0; r < 2; ++r)
                 mask.visible_count[r] =
-                    (params_.causal ? range.template visible<rows_are_keys>(row_block.position(at.row(r)))
-                                    : range.count) -
+                    (params_.is_bounded() ? range.template visible<rows_are_keys>(row_block.position(at.row(r)))
+                                          : range.count) -
                     block * range_block_rows;
         }
         return mask;
+    }
+
+    // Clears the elements of P, or of dP, whose columns a window hides because they are first rows of the range. Where
+    // both are 0, dS is 0.
+    template <int count, class Thread>
+    __device__ __forceinline__ static void clear_first(float (&x)[count], const Thread &at, const OwnTile &tile,
+                                                       const OwnRange &range, int block) {
+        if (!Traits::stores_d_s && range.hides_first) // dS of windows is not stored
+            find_first_rows_mask<rows_are_keys, range_block_rows>(at, tile.row_block[own_row_block()], range, block)
+                .overwrite(x, 0.f);
     }
 
     // Returns LSE or delta: of the queries of a block or, if row blocks are of queries, of the thread's rows.

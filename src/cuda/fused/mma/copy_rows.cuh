@@ -56,7 +56,7 @@ template <class Traits> struct BlockSource {
         const std::int64_t step = step_of(grid, range);
         // For a row that does not exist this is no address: nothing is read.
         row = static_cast<const typename Traits::Element *>(matrix.data) + batch * matrix.batch + head * matrix.head +
-              (range.index * step + range.residue) * matrix.row +
+              range.row_in_matrix(grid) * matrix.row +
               (first_row_of_block<Traits>(range, range.blocks - 1) + own.row) * step * matrix.row +
               own.part * RowParts<Traits>::columns_of_part;
     }

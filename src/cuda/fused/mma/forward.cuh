@@ -83,7 +83,7 @@ template <class Traits> class ForwardWarp {
             const Range<Traits::row_blocks> &range = tile.range[at.range];
             const RangePart &own = range.part[own_row_block()];
             const int block = at.block;
-            const bool meets = !is_empty && block < own.blocks;
+            const bool meets = !is_empty && own.meets(range.hides_first, block);
             if constexpr (stages > 1)
                 copy_next(tile, next, at);
             else if (!is_empty)
@@ -162,9 +162,12 @@ template <class Traits> class ForwardWarp {
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
                     mask.visible_count[r] =
-                        (params_.causal ? range.template visible<false>(row_block.position(at.row(r))) : range.count) -
+                        (params_.is_bounded() ? range.template visible<false>(row_block.position(at.row(r)))
+                                              : range.count) -
                         block * range_block_rows;
                 hide<range_block_rows>(s, mask);
+                if (range.hides_first)
+                    find_first_rows_mask<false, range_block_rows>(at, row_block, range, block).overwrite(s, -INFINITY);
             }
             x.softmax[strip].template update<hides, !hides, 2, true>(s, params_.scale_log2, params_.inverse_scale_log2,
                                                                      weight);

@@ -198,7 +198,7 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
             counters += backward.counters_of(step.what);
     memory.flag_and_counters = workspace.take<unsigned>(counters + 1);
     memory.counter_count = static_cast<std::size_t>(counters);
-    if (plan.causal())
+    if (plan.hides_keys())
         memory.has_nonfinite = reinterpret_cast<int *>(memory.flag_and_counters);
     if (backward.queries.has_own_partial)
         memory.partial.d_q = workspace.take<float>(rows, d);

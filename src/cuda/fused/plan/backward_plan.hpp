@@ -95,10 +95,10 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
 
 struct BackwardMemory {
     float *lse_log2, *delta;     // [B, H, queries]
-    BranchPlan *branches;        // null unless causal or keys count once
+    BranchPlan *branches;        // null unless keys are hidden or count once
     unsigned *flag_and_counters; // start at 0: whether a result is NaN or infinite, then the counters of each launch
     std::size_t counter_count;
-    int *has_nonfinite;       // the flag; null unless causal
+    int *has_nonfinite;       // the flag; null unless keys are hidden
     PartialGradients partial; // the call's own
     CurveMemory curves;
     std::uint8_t *stored_ds;

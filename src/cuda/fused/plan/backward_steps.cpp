@@ -255,7 +255,7 @@ class StepWriter {
     // Ends the work on these sides: writes the call's own partial results to the caller's tensors, and recomputes the
     // rows that a hidden NaN or infinity has reached.
     void write_end(const std::vector<Side> &sides) {
-        const bool recomputes = plan_.causal() && !has_other_keys(scope_);
+        const bool recomputes = plan_.hides_keys() && !has_other_keys(scope_);
         // Rows to which other results are added later cannot be repaired in the caller's tensors. So they are repaired
         // in the partial results. Rows that have no partial results are recomputed there, too, but not used.
         const bool in_partial = scope_ == KeyScope::own_keys || !problem_.gradients.are_plain();

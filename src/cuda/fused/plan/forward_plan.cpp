@@ -11,10 +11,10 @@ namespace annulus {
 
 namespace {
 
-// Adds a step that recomputes rows, if the plan is causal. Kernels compute with hidden rows, too, so their NaN or
-// infinity must be removed from the results.
+// Adds a step that recomputes rows, if queries do not attend to all keys of their class. Kernels compute with hidden
+// rows, too, so their NaN or infinity must be removed from the results.
 void add_recomputing(std::vector<ForwardStep> &steps, const Plan &plan, ForwardAction action) {
-    if (plan.causal())
+    if (plan.hides_keys())
         steps.push_back({action});
 }
 
@@ -142,7 +142,7 @@ ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const Forward
     const std::int64_t launches = std::ranges::count(forward.steps, ForwardAction::attend, &ForwardStep::action);
     memory.counters = workspace.take<unsigned>(launches + 1);
     memory.counter_count = static_cast<std::size_t>(launches + 1);
-    if (plan.causal())
+    if (plan.hides_keys())
         memory.has_nonfinite = reinterpret_cast<int *>(memory.counters + launches);
     if (forward.parts || forward.has_own_partial) {
         const std::int64_t rows =

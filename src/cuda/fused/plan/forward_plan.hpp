@@ -51,10 +51,10 @@ ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGr
                          int multiprocessors, std::uint64_t limit);
 
 struct ForwardMemory {
-    BranchPlan *branches;      // null unless causal or keys count once
+    BranchPlan *branches;      // null unless keys are hidden or count once
     unsigned *counters;        // start at 0: tiles taken, for each launch, then whether a result is NaN or infinite
     std::size_t counter_count; // number of all counters
-    int *has_nonfinite;        // the last counter; null unless causal
+    int *has_nonfinite;        // the last counter; null unless keys are hidden
     float2 *state;             // [B, H, queries], of partial results; with parts only the rows of one part
     float *o;                  // [B, H, queries, D]
     CurveMemory curves;

@@ -19,8 +19,9 @@ namespace {
 
 // The row blocks of a cell that are in one class.
 struct RowBlocksOfClass {
-    std::int64_t met_rows; // range rows that they meet
+    std::int64_t met_rows; // range rows that they meet; more, if a window hides some
     int row_blocks;
+    int stride;        // of their rows
     unsigned branches; // a bit for each branch that they take part in
 };
 
@@ -79,7 +80,8 @@ class TileTime {
                 if (members >> i & 1)
                     met_rows += rows_of(branches_[i], i, branches_[i].start, branches_[i].end);
             if (members)
-                classes_.push_back({met_rows, static_cast<int>(divide_up(rows, row_block_rows)), members});
+                classes_.push_back(
+                    {met_rows, static_cast<int>(divide_up(rows, row_block_rows)), modulus.value, members});
         };
         if (grid_.branch_count == 1)
             add(branches_[0].row_residue, row_divisor(0), branches_[0].serves);
@@ -89,7 +91,7 @@ class TileTime {
 
         // Tiles within a class are alike. A tile between classes has the end of one class and the beginning of the next
         // ones.
-        int row_blocks = 0;
+        int row_blocks = 0, stride = 1;
         unsigned active = 0;
         RowBlockCounts branch_row_blocks{};
         const auto put = [&](const RowBlocksOfClass &class_blocks, int count) {
@@ -97,13 +99,15 @@ class TileTime {
                 return;
             row_blocks += count;
             active |= class_blocks.branches;
+            stride = std::max(stride, class_blocks.stride);
             for (std::size_t i = 0; i < branches_.size(); ++i)
                 branch_row_blocks[i] += (class_blocks.branches >> i & 1) * count;
         };
         const auto finish = [&](int tiles) {
             if (row_blocks > 0)
-                visit_tile(active, branch_row_blocks, tiles);
+                visit_tile(active, branch_row_blocks, std::int64_t{row_blocks} * row_block_rows * stride, tiles);
             row_blocks = 0;
+            stride = 1;
             active = 0;
             branch_row_blocks = {};
         };
@@ -142,8 +146,9 @@ class TileTime {
         use(residue, modulus, members);
     }
 
-    // Adds the time of `tiles` equal tiles. `row_blocks` is how many row blocks of a tile take part in each branch.
-    void visit_tile(unsigned active, const RowBlockCounts &row_blocks, int tiles) {
+    // Adds the time of `tiles` equal tiles. `row_blocks` is how many row blocks of a tile take part in each branch, and
+    // `span` is from how many positions the rows of a tile are.
+    void visit_tile(unsigned active, const RowBlockCounts &row_blocks, std::int64_t span, int tiles) {
         std::vector<CellBranch> &branches = tile_branches_;
         branches = branches_;
         for (std::size_t i = 0; i < branches.size(); ++i)
@@ -161,7 +166,11 @@ class TileTime {
                     largest = std::max(largest, branches[j].range_dilation);
             const int splits = splits_of_period(largest / branch.range_dilation);
             const auto visit = [&](int start, int end) {
-                const std::int64_t met_rows = rows_of(branch, static_cast<int>(i), start, end);
+                std::int64_t met_rows = rows_of(branch, static_cast<int>(i), start, end);
+                const GridBranch &own = grid_.branches[i];
+                if (own.is_window) // all of its range is counted, unlike the halves that causality leaves
+                    met_rows = std::min(met_rows, (grid_.causal ? 2 : 1) * (span + own.before + own.after) /
+                                                      branch.range_dilation);
                 const std::int64_t blocks = divide_up(met_rows, std::int64_t{splits} * shape_.range_block_rows) *
                                             std::min<std::int64_t>(splits, met_rows);
                 const double busy = static_cast<double>(row_blocks[i]) / shape_.row_blocks;
@@ -169,7 +178,7 @@ class TileTime {
                     static_cast<double>(blocks * shape_.range_block_rows) * (busy + tuning::waiting_cost * (1 - busy));
             };
             visit(branch.start, branch.covered_start);
-            if (branch.has_covered())
+            if (branch.covered_start < branch.covered_end)
                 visit(branch.covered_end, branch.end);
         }
         all_ += rows * tiles;

@@ -29,6 +29,10 @@ GridBranch make_branch(const BranchPlan &branch, GridResult what) {
     result.head_count = branch.head_count();
     result.heads_of_phase = FastDivmod(static_cast<int>(branch.heads_of_phase()));
     result.first_phase = static_cast<int>(branch.first_phase());
+    const KeyBounds &bounds = branch.bounds(); // of keys around a query; queries around a key are its mirror image
+    result.before = static_cast<int>(rows_are_keys ? bounds.after : bounds.before);
+    result.after = static_cast<int>(rows_are_keys ? bounds.before : bounds.after);
+    result.is_window = branch.kind() == ANNULUS_BRANCH_WINDOW;
     if (row_stride == 1)
         result.row_rule = ANNULUS_QUERY_EVERY;
     else
@@ -76,6 +80,14 @@ bool mixes_rules(const GridBranch &a, const GridBranch &b) {
     return a.dilation.value > 1 && b.dilation.value > 1 && differ;
 }
 
+// Returns the greatest number of ranges of a tile if keys count once and some branch is a window. On each side of what
+// other branches visit, a branch has a range, and one more for first rows that a window hides.
+int ranges_around_windows(const TileGrid &grid) {
+    const auto windows = static_cast<int>(std::ranges::count_if(branches_of(grid), &GridBranch::is_window));
+    const int others = grid.branch_count - windows;
+    return grid.causal ? 2 * windows + others : 4 * windows + 3 * others;
+}
+
 // Returns the grid with one more branch, or none if it cannot take the branch. The branch must not be less dilated than
 // the grid's branches, nor shorter than an equally dilated one.
 std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
@@ -99,6 +111,9 @@ std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
         return std::nullopt;
     grid.sequence.lengths[grid.branch_count] = branch.length;
     grid.branches[grid.branch_count++] = branch;
+    grid.has_windows |= branch.is_window;
+    if (grid.keys_count_once && grid.has_windows && ranges_around_windows(grid) > max_ranges)
+        return std::nullopt;
     if (!set_levels(grid))
         return std::nullopt;
     return grid;
@@ -323,6 +338,10 @@ const char *curve_refusal(const Plan &plan) {
 }
 
 const char *grids_refusal(const Plan &plan, const std::vector<PlannedGrid> &grids) {
+    if (plan.shares_keys() && grids.size() > 1 && plan.has_windows())
+        return "beside windows it counts keys once if dilations divide one another, query rules are alike, and there "
+               "are "
+               "up to four windows, or with causality eight, or fewer beside segments";
     if (plan.shares_keys() && grids.size() > 1)
         return "it counts keys once for up to 8 branches in linear order whose dilations divide one another and whose "
                "query rules are alike";

@@ -2,6 +2,7 @@
 #include "cuda/fused/plan/range_merging.hpp"
 
 #include "core/progression.hpp"
+#include "cuda/fused/plan/grids.hpp"
 #include "cuda/fused/plan/tuning.hpp"
 
 #include <algorithm>
@@ -13,17 +14,23 @@ namespace annulus {
 
 namespace {
 
-// The effect of merging branches of up to `ratio` times the dilation.
+// The effect of merging branches of up to `ratio` times the dilation. Windows are not merged.
 class Merging {
   public:
-    Merging(const TileGrid &grid, int ratio) : grid_(grid), ratio_(ratio) {}
+    Merging(const TileGrid &grid, int ratio) : grid_(grid), ratio_(ratio) {
+        for (int i = 0; i < grid.branch_count; ++i)
+            if (!grid.branches[i].is_window)
+                merged_.push_back(i);
+    }
 
     // Returns the strides of the ranges, in positions.
     std::vector<int> strides() const {
         std::vector<int> result;
-        for (int i = 0; i < grid_.branch_count; ++i)
-            for (int j = i; j < grid_.branch_count; ++j)
-                if (j == i || merges(i, j))
+        for (const GridBranch &branch : branches_of(grid_))
+            result.push_back(branch.range_dilation.value);
+        for (int i = 0; i < count(); ++i)
+            for (int j = i + 1; j < count(); ++j)
+                if (merges(i, j))
                     result.push_back(dilation(i) * splits_of_period(period(i, j)));
         std::sort(result.begin(), result.end());
         result.erase(std::unique(result.begin(), result.end()), result.end());
@@ -31,10 +38,10 @@ class Merging {
     }
 
     // Returns the greatest number of ranges of a tile. A merged branch has range rows to the left and right of the rows
-    // that it does not visit.
+    // that it does not visit. A window has a range for the first rows that it hides.
     int ranges() const {
-        int sum = 0;
-        for (int i = 0; i < grid_.branch_count; ++i) {
+        int sum = 2 * (grid_.branch_count - count());
+        for (int i = 0; i < count(); ++i) {
             const bool may_merge = i > 0 && merges(i - 1, i);
             const int merged = may_merge ? (grid_.causal ? 1 : 2) * splits_of(i, dilation(i - 1)) : 0;
             sum += std::max(merged, splits_of(i, dilation(i)));
@@ -42,12 +49,12 @@ class Merging {
         return sum;
     }
 
-    // Returns the number of blocks in the ranges of a query that takes part in all branches. Segments and classes are
-    // assumed to be nested.
+    // Returns the number of blocks in the ranges of a query that takes part in all branches, without windows. Segments
+    // and classes are assumed to be nested.
     std::int64_t blocks(int block_rows) const {
         std::int64_t sum = 0;
         int root = 0;
-        for (int i = 0; i < grid_.branch_count; ++i) {
+        for (int i = 0; i < count(); ++i) {
             const bool is_merged = i > 0 && merges(root, i);
             if (!is_merged)
                 root = i;
@@ -60,15 +67,18 @@ class Merging {
     }
 
   private:
-    int length(int i) const { return grid_.branches[i].length.value; }
-    int dilation(int i) const { return grid_.branches[i].range_dilation.value; }
+    // Branch i is the i-th that is no window.
+    int count() const { return static_cast<int>(merged_.size()); }
+    int length(int i) const { return branch(i).length.value; }
+    int dilation(int i) const { return branch(i).range_dilation.value; }
+    const GridBranch &branch(int i) const { return grid_.branches[merged_[static_cast<std::size_t>(i)]]; }
     int period(int i, int j) const { return dilation(j) / dilation(i); }
     bool merges(int i, int j) const { return ratio_ > 0 && period(i, j) <= ratio_; }
     // Returns the greatest number of ranges into which branch i is split. Branches are merged up to `ratio` times the
     // dilation `root`.
     int splits_of(int i, int root) const {
         int max_splits = 1;
-        for (int j = i + 1; j < grid_.branch_count; ++j)
+        for (int j = i + 1; j < count(); ++j)
             if (ratio_ > 0 && dilation(j) / root <= ratio_)
                 max_splits = std::max(max_splits, splits_of_period(period(i, j)));
         return max_splits;
@@ -76,6 +86,7 @@ class Merging {
 
     const TileGrid &grid_;
     const int ratio_;
+    std::vector<int> merged_; // indices of the branches that are no windows
 };
 
 } // namespace
@@ -87,10 +98,10 @@ void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
     // If keys count once, no range is split. Each branch has a range on either side of the rows that it leaves to other
     // branches.
     static_assert(2 * max_branches <= max_ranges);
-    const std::span<const GridBranch> branches(grid.branches, static_cast<std::size_t>(grid.branch_count));
-    const bool may_merge = !grid.keys_count_once && std::ranges::all_of(branches, [](const GridBranch &branch) {
-        return branch.range_dilation.value == branch.dilation.value;
-    });
+    const bool may_merge =
+        !grid.keys_count_once && std::ranges::all_of(branches_of(grid), [](const GridBranch &branch) {
+            return branch.range_dilation.value == branch.dilation.value;
+        });
     for (const int ratio : tuning::merged_ratios) {
         const Merging merging(grid, ratio);
         if (may_merge && fits(merging) &&

@@ -31,7 +31,7 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
         return false;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];
-    if (tiles.branch_count != 1 || branch.row_rule == ANNULUS_QUERY_RESIDUE ||
+    if (tiles.branch_count != 1 || tiles.has_windows || branch.row_rule == ANNULUS_QUERY_RESIDUE ||
         branch.range_dilation.value != branch.dilation.value || problem.key_stride != 1)
         return false;
     const Window &window = problem.queries;

@@ -14,18 +14,28 @@ struct CellBranch {
     int start, end;                   // of the branch's segment
     int range_dilation, row_dilation; // 1 if every position takes part
     int range_residue, row_residue;
-    annulus_query_rule row_rule;
-    bool serves; // whether the branch serves the head
     // Another branch visits this branch's range rows between these positions. This branch visits the rest. If no other
     // branch visits any, start >= end.
     int covered_start, covered_end;
-    std::uint8_t ancestors; // bits of the branches that visit them; each counts this branch in its multiplicity
+    // If keys count once, a window may visit the range rows near each row. Then a row meets, to the left of what other
+    // branches visit, range rows up to `left_after` positions after it. To the right it meets those from `right_before`
+    // positions before it on. Both may be negative.
+    int left_after, right_before;
     int root_dilation;      // of the first branch of the chain of ancestors, or the branch's own
+    std::uint8_t ancestors; // bits of the branches that visit them; each counts this branch in its multiplicity
+    std::uint8_t row_rule;  // annulus_query_rule
+    bool serves : 1;        // whether the branch serves the head
+    bool is_window : 1;
+    bool is_covered_by_window : 1;
 
     constexpr CellBranch(const GridBranch &branch, const FastDivmod &length, int sequence_length, int head,
                          int position) {
         serves = branch.serves(head);
-        row_rule = branch.row_rule;
+        is_window = branch.is_window;
+        right_before = branch.before;
+        left_after = branch.after;
+        is_covered_by_window = false;
+        row_rule = static_cast<std::uint8_t>(branch.row_rule);
         row_dilation = row_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation.value;
         range_dilation = branch.range_dilation.value;
         start = position - length.remainder(position);
@@ -39,18 +49,23 @@ struct CellBranch {
         root_dilation = range_dilation;
     }
 
-    constexpr bool has_covered() const { return covered_start < covered_end; }
+    constexpr bool has_covered() const { return covered_start < covered_end || is_covered_by_window; }
 
     // Marks the rows that `other` visits for this branch. `other` is branch `index` of the grid and comes before this
     // branch.
     constexpr void mark_covered(const TileGrid &grid, int index, const CellBranch &other) {
         if (!is_covered_by(grid.branches[index], other))
             return;
-        if (grid.keys_count_once) {
+        if (grid.keys_count_once && other.is_window) {
+            const GridBranch &window = grid.branches[index];
+            left_after = left_after < -window.before - 1 ? left_after : -window.before - 1;
+            right_before = right_before < -window.after - 1 ? right_before : -window.after - 1;
+            is_covered_by_window = true;
+        } else if (grid.keys_count_once) {
             // All segments contain the cell. So the union of the segments is one interval.
             covered_start = other.start < covered_start ? other.start : covered_start;
             covered_end = other.end > covered_end ? other.end : covered_end;
-        } else if (start <= other.start && other.end <= end &&
+        } else if (!is_window && !other.is_window && start <= other.start && other.end <= end &&
                    range_dilation <= static_cast<std::int64_t>(grid.merged_ratio) * other.root_dilation) {
             covered_start = other.start;
             covered_end = other.end;

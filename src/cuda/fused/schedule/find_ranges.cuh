@@ -24,6 +24,10 @@
 // branches have in the segment of a. That segment need not be inside the segment of b. All segments of a cell contain
 // the cell. So the union of the segments that b leaves to other branches is one interval. Branch b visits the rows to
 // the left and right of it.
+//
+// Windows. Only the range rows that some row of the tile sees are visited, and masks hide what a single row does not
+// see. Windows are not merged. If keys count once, a window may visit range rows of branch b, and the interval that b
+// leaves out differs from row to row. It still is one interval, since it contains the row. The masks of b hide it.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -58,32 +62,69 @@ __device__ __forceinline__ int multiplicity_of(const TileGrid &grid, const TileS
     return multiplicity;
 }
 
-// Sets how many blocks of a range a row block sees, and how many of them it sees in full. quotient(x) must be x /
+// The range rows that the rows of a tile see in a window: rows at the positions from `from` to `to` - 1.
+struct SeenPositions {
+    int from, to;
+    int far; // position of the tile's row that sees most, and whose first rows are hidden the most
+
+    // The positions are among those from `start` to `end` - 1. `takes_part`: whether the lane's row block does. The
+    // whole warp calls it.
+    template <bool rows_are_keys>
+    __device__ __forceinline__ static SeenPositions find(bool takes_part, const RowBlock &row_block, int before,
+                                                         int after, int start, int end) {
+        const int first = min_of_warp(takes_part ? row_block.first : position_limit);
+        const int last = max_of_warp(takes_part ? row_block.position(row_block.rows - 1) : -1);
+        const int from = min(end, max(start, first - before));
+        return {from, max(from, min(end, last + after + 1)), rows_are_keys ? first : last};
+    }
+};
+
+// Returns how many rows of a range are in the blocks in which the row `far` of a tile does not see all first rows.
+template <bool rows_are_keys, int range_block_rows, int row_blocks, class Quotient>
+__device__ __forceinline__ int rows_of_first_blocks(const Range<row_blocks> &range, int far, const Quotient &quotient) {
+    const int hidden = range.template count_to_edge<rows_are_keys>(far, true, quotient);
+    return min(range.count, quotient_up(hidden, range_block_rows) * range_block_rows);
+}
+
+// Makes `range` the part of it that has its first `first_rows` rows, counted like blocks, or the part that has the
+// rest.
+template <bool rows_are_keys, int row_blocks>
+__device__ __forceinline__ void take_part(Range<row_blocks> &range, int first_rows, bool hides_first) {
+    const int rest = range.count - first_rows;
+    if (hides_first == rows_are_keys) // the part comes last in the order of positions
+        range.first += range.stride * (hides_first ? rest : first_rows);
+    range.count = hides_first ? first_rows : rest;
+    range.hides_first = hides_first;
+}
+
+// Sets how many blocks of a range a row block sees, and how many of them need no mask. quotient(x) must be x /
 // range.stride. The row block must take part in the range's branch.
 template <bool rows_are_keys, int range_block_rows, int row_blocks, class Quotient>
 __device__ __forceinline__ void find_blocks(const TileGrid &grid, const Range<row_blocks> &range,
                                             const RowBlock &row_block, const Quotient &quotient, int &blocks,
                                             int &full) {
     const int last = row_block.position(row_block.rows - 1);
-    const auto seen_from = [&](int position) {
-        return grid.causal ? range.template visible<rows_are_keys>(position, quotient) : range.count;
+    const int far = rows_are_keys ? row_block.first : last, near = rows_are_keys ? last : row_block.first;
+    const auto count_to_edge = [&](int position, bool begins) {
+        return grid.is_bounded() ? range.template count_to_edge<rows_are_keys>(position, begins, quotient)
+                                 : range.count;
     };
-    const int max_visible = seen_from(rows_are_keys ? row_block.first : last);
-    const int min_visible = seen_from(rows_are_keys ? last : row_block.first);
-    blocks = quotient_up(max_visible, range_block_rows);
-    full = min_visible / range_block_rows;
+    blocks = quotient_up(count_to_edge(far, false), range_block_rows);
+    full = count_to_edge(near, range.hides_first) / range_block_rows;
+    if (range.hides_first && full >= blocks)
+        blocks = full = 0;
 }
 
-// Writes a range, with the tensor map and the coordinates of its first row. `own_stride` is the stride of the lane-th
-// pair of tensor maps. `start` is the row of position 0; the written range counts rows of the call instead of
-// positions.
+// Writes a range, with its tensor map. `start` is the row of position 0; the written range counts rows of the call
+// instead of positions.
 template <int row_blocks>
-__device__ __forceinline__ void write_range(const TileGrid &grid, int lane, int own_stride, int start,
-                                            const Range<row_blocks> &range, Range<row_blocks> &target) {
+__device__ __forceinline__ void write_range(const TileGrid &grid, int lane, int start, const Range<row_blocks> &range,
+                                            Range<row_blocks> &target) {
     const int row = grid.range_stride.quotient(range.first + start - grid.first_range_row);
     // If another branch has left rows to this one, this range may have a single row. Then any stride will do.
     const bool has_stride = grid.range_stride.remainder(range.stride) == 0;
     const int row_stride = has_stride ? grid.range_stride.quotient(range.stride) : 1;
+    const int own_stride = lane < grid.stride_count ? grid.strides[lane].value : 0; // of the lane-th pair of maps
     const int map = __ffs(__ballot_sync(~0u, own_stride == row_stride)) - 1;
     const int residue = grid.strides[map].remainder(row);
     if (lane == 0) {
@@ -91,16 +132,17 @@ __device__ __forceinline__ void write_range(const TileGrid &grid, int lane, int 
         target.stride = range.stride;
         target.count = range.count;
         target.blocks = range.blocks;
-        target.residue = residue;
-        target.index = grid.strides[map].quotient(row);
-        target.map = 2 * map + (residue >= grid.longer_residues[map]);
+        target.before = range.before;
+        target.after = range.after;
+        target.hides_first = range.hides_first;
+        target.map = static_cast<std::int8_t>(2 * map + (residue >= grid.longer_residues[map]));
     }
 }
 
 // Appends a range of branch b if some row block sees a row of it. The branches `descendants` set the multiplicities.
 template <bool rows_are_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch &search, int lane, int b,
-                                          unsigned descendants, int own_stride, int start, Range<row_blocks> range,
+                                          unsigned descendants, int start, Range<row_blocks> range,
                                           Tile<row_blocks> &tile, int &ranges) {
     // Lane 8 u + j handles column j for row block u.
     const int u = min(lane / multiplicity_period, row_blocks - 1), j = lane % multiplicity_period;
@@ -124,7 +166,7 @@ __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch
         target.part[u].blocks = blocks;
         target.part[u].full_blocks = full;
     }
-    write_range(grid, lane, own_stride, start, range, target);
+    write_range(grid, lane, start, range, target);
 }
 
 // Fills in the ranges of a tile whose row blocks take part in the branches `active`. Returns the number of ranges.
@@ -132,7 +174,6 @@ __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch
 template <bool rows_are_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceGrid &sequence, const TileSearch &search,
                                            int lane, unsigned active, int start, Tile<row_blocks> &tile) {
-    const int own_stride = lane < grid.stride_count ? grid.strides[lane].value : 0;
     int ranges = 0;
     for (unsigned left = active; left; left &= left - 1) {
         const int b = __ffs(left) - 1;
@@ -149,17 +190,42 @@ __device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceG
         const int first_side = rows_are_keys && has_covered && grid.causal,
                   last_side = has_covered && (rows_are_keys || !grid.causal);
         for (int side = first_side; side <= last_side; ++side) {
-            const int from = max(side == 0 ? branch.start : branch.covered_end, sequence.range_start);
-            const int to =
-                min(side == 0 ? branch.covered_start : branch.end, sequence.range_start + sequence.range_count);
+            int from = max(side == 0 ? branch.start : branch.covered_end, sequence.range_start);
+            int to = min(side == 0 ? branch.covered_start : branch.end, sequence.range_start + sequence.range_count);
+            Range<row_blocks> range;
+            range.before = side == 0 ? grid.branches[b].before : branch.right_before;
+            range.after = side == 0 ? branch.left_after : grid.branches[b].after;
+            range.hides_first = false;
+            int far = 0;
+            if (grid.has_windows) {
+                const RowBlock &row_block = tile.row_block[min(lane, row_blocks - 1)];
+                const SeenPositions seen = SeenPositions::find<rows_are_keys>(row_block.branches >> b & 1, row_block,
+                                                                              range.before, range.after, from, to);
+                from = seen.from;
+                to = seen.to;
+                far = seen.far;
+            }
             const Members rows(from, to, branch.range_residue, grid_dilation);
-            for (int split = 0; split < min(splits, rows.count); ++split) {
-                Range<row_blocks> range;
-                range.first = rows.first + split * dilation;
-                range.stride = splits * dilation;
-                range.count = splits == 1 ? rows.count : (rows.count - 1 - split) / splits + 1;
-                add_range<rows_are_keys, range_block_rows>(grid, search, lane, b, descendants, own_stride, start, range,
-                                                           tile, ranges);
+            range.stride = splits * dilation;
+            int parts = min(splits, rows.count), first_rows = 0;
+            if (grid.has_windows && splits == 1) { // a window's range is not split otherwise
+                range.first = rows.first;
+                range.count = rows.count;
+                first_rows = rows_of_first_blocks<rows_are_keys, range_block_rows>(
+                    range, far, [&](int x) { return grid_dilation.quotient(x); });
+                parts += first_rows > 0 && first_rows < rows.count;
+            }
+            for (int part = 0; part < parts; ++part) {
+                range.first = rows.first;
+                range.count = rows.count;
+                if (splits > 1) {
+                    range.first += part * dilation;
+                    range.count = (rows.count - 1 - part) / splits + 1;
+                } else if (grid.has_windows) {
+                    take_part<rows_are_keys>(range, first_rows, first_rows > 0 && part + 1 == parts);
+                }
+                add_range<rows_are_keys, range_block_rows>(grid, search, lane, b, descendants, start, range, tile,
+                                                           ranges);
             }
         }
     }

@@ -107,7 +107,7 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const 
         const FastDivmod &dilation = grid.branches[__ffs(left) - 1].range_dilation;
         const int count = Members(branch.start, branch.end, branch.range_residue, dilation).count;
         met_rows += count;
-        if (grid.zero_keys)
+        if (grid.zero_keys && !branch.is_window)
             padding_keys += padding_of(dilation, length_of<may_be_several>(grid, sequence, __ffs(left) - 1), count);
     }
     int before = 0; // row blocks of the classes that come before the lane's class

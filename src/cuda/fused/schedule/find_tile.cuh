@@ -159,47 +159,76 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
     };
     const Members rows =
         members(sequence.row_start, sequence.row_start + sequence.row_count, branch.row_dilation, branch.row_residue);
-    const Members range_members = members(range_start, range_end, branch.range_dilation, branch.range_residue);
     const int all = quotient_up(rows.count, row_block_rows), number = place.index * row_blocks + lane;
     if (place.index * row_blocks >= all)
         return false;
 
-    Range<row_blocks> range;
-    range.first = range_members.first;
-    range.stride = branch.range_dilation;
-    range.count = range_members.count;
     RowBlock row_block{};
-    RangePart part{};
     if (lane < row_blocks && number < all) {
         // The longest row block comes first, as in a grid over several branches.
         const int j = (grid.causal && !rows_are_keys ? all - 1 - number : number) * row_block_rows;
         int padding = 0;
-        if (grid.zero_keys)
+        if (grid.zero_keys && !branch.is_window)
             padding =
                 padding_of(grid_branch.range_dilation, grid_branch.length,
                            Members(branch.start, branch.end, branch.range_residue, grid_branch.range_dilation).count);
         row_block = {rows.first + j * branch.row_dilation, branch.row_dilation, min(row_block_rows, rows.count - j), 1,
                      static_cast<float>(padding)};
-        find_blocks<rows_are_keys, range_block_rows>(
-            grid, range, row_block, [&](int x) { return grid_branch.range_dilation.quotient(x); }, part.blocks,
-            part.full_blocks);
-        for (std::uint8_t &column_pair : part.multiplicities)
-            column_pair = 1 | 1 << 4;
     }
-    range.blocks = max_of_warp(part.blocks);
-    if (range.blocks == 0 && skips_empty)
-        return false;
-    const int own_stride = lane < grid.stride_count ? grid.strides[lane].value : 0;
-    write_range(grid, lane, own_stride, 0, range, tile.range[0]);
-    if (lane < row_blocks) {
+    if (lane < row_blocks)
         tile.row_block[lane] = row_block;
-        tile.range[0].part[lane] = part;
-    }
     if (lane == 0) {
         tile.head = head;
         tile.batch = grid.first_batch + place.batch;
-        tile.ranges = range.blocks > 0;
     }
+    int from = range_start, to = range_end, far = 0;
+    if (grid.has_windows) {
+        const SeenPositions seen = SeenPositions::find<rows_are_keys>(row_block.rows > 0, row_block, grid_branch.before,
+                                                                      grid_branch.after, from, to);
+        from = seen.from;
+        to = seen.to;
+        far = seen.far;
+    }
+    const Members range_members = members(from, to, branch.range_dilation, branch.range_residue);
+    const auto quotient = [&](int x) { return grid_branch.range_dilation.quotient(x); };
+    Range<row_blocks> range;
+    range.stride = branch.range_dilation;
+    range.before = grid_branch.before;
+    range.after = grid_branch.after;
+    range.first = range_members.first;
+    range.count = range_members.count;
+    range.hides_first = false;
+    int parts = 1, first_rows = 0, ranges = 0;
+    if (grid.has_windows) {
+        first_rows = rows_of_first_blocks<rows_are_keys, range_block_rows>(range, far, quotient);
+        parts += first_rows > 0 && first_rows < range.count;
+    }
+#pragma unroll 1
+    for (int i = 0; i < parts; ++i) {
+        if (grid.has_windows) {
+            range.first = range_members.first;
+            range.count = range_members.count;
+            take_part<rows_are_keys>(range, first_rows, first_rows > 0 && i + 1 == parts);
+        }
+        RangePart part{};
+        if (row_block.rows > 0) {
+            find_blocks<rows_are_keys, range_block_rows>(grid, range, row_block, quotient, part.blocks,
+                                                         part.full_blocks);
+            for (std::uint8_t &column_pair : part.multiplicities)
+                column_pair = 1 | 1 << 4;
+        }
+        range.blocks = max_of_warp(part.blocks);
+        if (range.blocks == 0)
+            continue;
+        auto &target = tile.range[ranges++];
+        write_range(grid, lane, 0, range, target);
+        if (lane < row_blocks)
+            target.part[lane] = part;
+    }
+    if (ranges == 0 && skips_empty)
+        return false;
+    if (lane == 0)
+        tile.ranges = ranges;
     __syncwarp();
     return true;
 }

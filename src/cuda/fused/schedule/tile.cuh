@@ -35,10 +35,14 @@ template <class Rows> __device__ __forceinline__ bool has_row(const Rows &row_bl
     return i >= row_block.skipped && i < row_block.rows;
 }
 
-// What a row block sees of a range: its first `blocks` blocks. In the first `full_blocks` of them no row of the range
-// is hidden from any row of the row block.
+// What a row block sees of a range: its first `blocks` blocks. The first `full_blocks` of them need no mask: no row of
+// the range is hidden from any row of the row block or, if the range hides its first rows, all are.
 struct RangePart {
     int blocks, full_blocks;
+    // True if some row of the row block sees some row of this block. `hides_first` is that of the range.
+    __device__ __forceinline__ bool meets(bool hides_first, int block) const {
+        return block < blocks && !(hides_first && block < full_blocks);
+    }
     // Multiplicities of columns 2 i and 2 i + 1 of a block, modulo the period: four bits each.
     std::uint8_t multiplicities[multiplicity_period / 2];
 };
@@ -47,24 +51,52 @@ struct RangePart {
 // Blocks are visited from the last one to the first. Blocks of keys count from the first key, blocks of queries from
 // the last query. So under causality a row always sees a prefix of the blocks. The columns of a block are always in the
 // order of positions.
+//
+// In a window a row does not see its first rows either, counted like blocks. The blocks in which some row of the tile
+// does not see all first rows are a range of their own, which hides its first rows. Its blocks all have a mask.
 template <int row_blocks> struct Range {
     int first, stride, count, blocks;
-    int map, residue, index; // of the first row: its tensor map, and its coordinates in it
+    int before, after; // how far before and after a row it sees the range; set if the grid is bounded
+    std::int8_t map;   // the tensor map of its rows
+    bool hides_first;
     RangePart part[row_blocks];
 
-    // Returns how many rows of the range are visible to a row of the other side, under causality. quotient(x) must be x
-    // / stride for x >= 0.
-    template <bool rows_are_keys, class Quotient>
-    __device__ __forceinline__ int visible(int position, const Quotient &quotient) const {
-        if (rows_are_keys)
-            return position <= first ? count : count - min(count, quotient(position - first + stride - 1));
-        return position < first ? 0 : min(count, quotient(position - first) + 1);
+    // The coordinates of the first row in the tensor map. They are not stored, since shared memory is short.
+    struct PlaceInMap {
+        int index, residue;
+    };
+    __device__ __forceinline__ PlaceInMap place_in_map(const TileGrid &grid) const {
+        const FastDivmod &map_stride = grid.strides[map / 2];
+        const int row = row_in_matrix(grid);
+        return {map_stride.quotient(row), map_stride.remainder(row)};
     }
+    // Returns the first row of the range in its matrix.
+    __device__ __forceinline__ int row_in_matrix(const TileGrid &grid) const {
+        return grid.range_stride.quotient(first - grid.first_range_row);
+    }
+
+    // Returns how many rows of the range come before the place where a row of the other side sees no more or, with
+    // `begins`, before the first one that it sees. Rows are counted like blocks, and the grid must be bounded.
+    // quotient(x) must be x / stride for x >= 0.
+    template <bool rows_are_keys, class Quotient>
+    __device__ __forceinline__ int count_to_edge(int position, bool begins, const Quotient &quotient) const {
+        const int end = position + (begins != rows_are_keys ? -before - 1 : after);
+        const int through_end = end < first ? 0 : min(count, quotient(end - first) + 1);
+        return rows_are_keys ? count - through_end : through_end;
+    }
+    // Return how many rows a row of the other side sees, and how many of them it does not see after all since they are
+    // the first ones.
     template <bool rows_are_keys> __device__ __forceinline__ int visible(int position) const {
-        return visible<rows_are_keys>(position, [this](int x) {
-            // Most strides are powers of two. A shift takes a few instructions, a division about fifty.
-            return __popc(stride) == 1 ? x >> (__ffs(stride) - 1) : x / stride;
-        });
+        return count_to_edge<rows_are_keys>(position, false, [this](int x) { return quotient(x); });
+    }
+    template <bool rows_are_keys> __device__ __forceinline__ int hidden(int position) const {
+        return count_to_edge<rows_are_keys>(position, true, [this](int x) { return quotient(x); });
+    }
+
+  private:
+    // Most strides are powers of two. A shift takes a few instructions, a division about fifty.
+    __device__ __forceinline__ int quotient(int x) const {
+        return __popc(stride) == 1 ? x >> (__ffs(stride) - 1) : x / stride;
     }
 };
 
@@ -78,7 +110,9 @@ template <int row_blocks> struct Tile {
     __device__ __forceinline__ bool sees_keys(const TileGrid &grid, int u, int position) const {
         bool sees = false;
         for (int i = 0; i < ranges && !sees; ++i)
-            sees = range[i].part[u].blocks > 0 && (!grid.causal || range[i].template visible<false>(position) > 0);
+            sees = range[i].part[u].blocks > 0 &&
+                   (!grid.is_bounded() || range[i].template visible<false>(position) >
+                                              (range[i].hides_first ? range[i].template hidden<false>(position) : 0));
         return sees;
     }
     // True if row block u meets any row.

@@ -44,6 +44,10 @@ struct GridBranch {
     int first_head, head_count;
     FastDivmod heads_of_phase;
     int first_phase;
+    // A row meets range rows from `before` positions before it to `after` positions after it, because of causality or a
+    // window. A side without a limit has the sequence length or more.
+    int before, after;
+    bool is_window;
     // Which rows form row blocks: every row, the rows of the head's class, or the rows of each class, to meet the same
     // class.
     annulus_query_rule row_rule;
@@ -149,6 +153,7 @@ struct TileGrid {
     int merged_ratio;
     bool keys_count_once; // key rule `once` with several branches: branches are then not merged
     bool causal, zero_keys;
+    bool has_windows; // some branch is a window
 
     // Tile numbers count, from the fastest index: tiles of a cell (the longest first), cells of a segment, segments of
     // a section, heads, sections, batch. With by_length, tiles of a cell are the slowest index. Under causality the
@@ -181,6 +186,9 @@ struct TileGrid {
     unsigned *next_tile; // starts at 0; counts the tiles taken beyond the first tile of each CTA
 
     bool operator==(const TileGrid &) const = default;
+
+    // True if a row may meet only some rows of a range.
+    constexpr bool is_bounded() const { return causal || has_windows; }
 
     // True if some tiles meet more rows than other tiles.
     constexpr bool tiles_differ() const { return causal || branch_count > 1; }

@@ -151,6 +151,8 @@ template <class Traits> class BackwardConsumer {
 #pragma unroll 1
         for (; at >= full; --at)
             process_block<true>(x, row_block, range, at);
+        if (!Traits::stores_d_s && uniform(range.hides_first)) // dS of windows is not stored
+            return skip_blocks(at + 1);
 #pragma unroll 1
         for (; at >= 0; --at)
             process_block<false>(x, row_block, range, at);
@@ -174,6 +176,8 @@ template <class Traits> class BackwardConsumer {
         wgmma_wait<Traits::has_d_q_or_k>();
         fence_registers(x.s);
         find_probabilities<hides>(x.s, params_.scale_log2, x.weight, lse_log2, mask);
+        if constexpr (hides)
+            clear_first(x.s, row_block, range, at);
         if constexpr (Traits::has_d_v)
             pack<Element>(x.p, x.s);
         if constexpr (hides)
@@ -186,6 +190,8 @@ template <class Traits> class BackwardConsumer {
         if constexpr (Traits::has_d_q_or_k) {
             wgmma_wait<Traits::has_d_v>();
             fence_registers(x.d_p);
+            if constexpr (hides)
+                clear_first(x.d_p, row_block, range, at);
             find_block_d_s<hides>(x, mask, delta,
                                   [&](int j, const float2 &two) { x.d_s[j / 2] = pack_two<Element>(two.x, two.y); });
             if constexpr (Traits::stores_d_s)
@@ -227,6 +233,11 @@ template <class Traits> class BackwardConsumer {
 #pragma unroll 1
         for (; at >= full; --at)
             process_overlapped_block<true, false>(x, row_block, range, at);
+        if (uniform(range.hides_first)) {
+            if (at >= 0)
+                finish_pending(x);
+            return skip_blocks(at + 1);
+        }
 #pragma unroll 1
         for (; at >= 0; --at)
             process_overlapped_block<false, false>(x, row_block, range, at);
@@ -247,8 +258,12 @@ template <class Traits> class BackwardConsumer {
         wgmma_wait<pending_products + 1>();
         fence_registers(x.s);
         find_probabilities<hides>(x.s, params_.scale_log2, x.weight, x.lse_log2, mask);
+        if constexpr (hides)
+            clear_first(x.s, row_block, range, at);
         wgmma_wait<pending_products>();
         fence_registers(x.d_p);
+        if constexpr (hides)
+            clear_first(x.d_p, row_block, range, at);
         find_block_d_s<hides>(x, mask, x.delta, [&](int j, const float2 &two) {
             x.d_p[j] = two.x;
             x.d_p[j + 1] = two.y;
@@ -295,11 +310,21 @@ template <class Traits> class BackwardConsumer {
 #pragma unroll
             for (int r = 0; r < 2; ++r)
                 mask.visible_count[r] =
-                    (params_.causal
+                    (params_.is_bounded()
                          ? range.template visible<Traits::rows_are_keys>(row_block.position(FragmentThread<>().row(r)))
                          : range.count) -
                     at * range_block_rows;
         return mask;
+    }
+
+    // Clears the elements of P, or of dP, whose columns a window hides because they are first rows of the range. Where
+    // both are 0, dS is 0.
+    template <int count>
+    __device__ __forceinline__ static void clear_first(float (&x)[count], const RowBlock &row_block,
+                                                       const OwnRange &range, int at) {
+        if (!Traits::stores_d_s && range.hides_first)
+            find_first_rows_mask<Traits::rows_are_keys, range_block_rows>(FragmentThread<>(), row_block, range, at)
+                .overwrite(x, 0.f);
     }
 
     // Calls store(j, elements j and j + 1 of dS) for each pair of columns, from P and dP.

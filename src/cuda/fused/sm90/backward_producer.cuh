@@ -71,6 +71,7 @@ struct JustBegin {
 // Warp 0, one lane: copies ranges.
 template <class Traits>
 __device__ __forceinline__ void copy_ranges(const BackwardParams &params, BackwardShared<Traits> &shared) {
+    typename Range<Traits::consumers>::PlaceInMap range_place{};
     const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
         const int head = Traits::rows_are_keys ? tile.head : tile.head / params.heads_of_kv_head;
         const int stage = place.slot();
@@ -81,13 +82,16 @@ __device__ __forceinline__ void copy_ranges(const BackwardParams &params, Backwa
 #pragma unroll
             for (int chunk = 0; chunk < Traits::chunks; ++chunk)
                 tma_load(shared_address(target) + chunk * Traits::range_block_rows * swizzled_row_bytes, map, full,
-                         chunk * 64, range.index + first, range.residue, head, tile.batch);
+                         chunk * 64, range_place.index + first, range_place.residue, head, tile.batch);
         };
         copy(params.range_q_or_k[range.map], shared.range_rows[stage].q_or_k);
         copy(params.range_v_or_d_o[range.map], shared.range_rows[stage].v_or_d_o);
     };
     StoredCopies<Traits> stored(params, shared, 0);
-    const auto begin = [&](const auto &, const auto &, int) { stored.wait_until_stages_are_free(JustWait()); };
+    const auto begin = [&](const auto &, const auto &range, int) {
+        range_place = range.place_in_map(params); // once a range: with each block it would take time
+        stored.wait_until_stages_are_free(JustWait());
+    };
     const auto copy_stored = [&](const auto &at, const auto &stage) { stored.copy(at, stage); };
     for_each_block<Traits>(params, shared, true, JustWait(), begin, copy_block, copy_stored);
 }

@@ -56,6 +56,7 @@ template <class Traits> class ForwardConsumer {
         RunningSoftmax softmax;
         float weight[2]; // log2 of the multiplicities of its two columns of every eight
         int visible[2];  // how many keys of the range its rows see, if some are hidden
+        int hidden[2];   // how many first keys of the range a window hides from them, if the range hides its first keys
 
         __device__ __forceinline__ Registers(ForwardShared<Traits> &shared, std::uint32_t queries, float padding_keys)
             : q(smem_descriptor_start(queries)), k(smem_descriptor_start(shared_address(shared.k[0]))),
@@ -75,11 +76,7 @@ template <class Traits> class ForwardConsumer {
             const OwnRange &range = tile.range[i];
             const RangePart &own = range.part[row_block_];
             const int blocks = own.blocks, full = own.full_blocks;
-            if (blocks < range.blocks) {
-                finish_pending(x);
-                skip_blocks(range.blocks - blocks);
-                ended_at_ = stage_.count;
-            }
+            skip(x, range.blocks - blocks);
             if (blocks == 0)
                 continue;
             int at = blocks - 1;
@@ -88,15 +85,19 @@ template <class Traits> class ForwardConsumer {
             if (at >= full)
                 find_visible(x, range, row_block);
             if (!has_pending()) {
-                start_block(x, own, at >= full, at * range_block_rows, range.count - at * range_block_rows);
+                start_block(x, range, at >= full, at);
                 --at;
             }
 #pragma unroll 1
             for (; at >= full; --at)
-                process_block<true>(x, own, at * range_block_rows, range.count - at * range_block_rows);
+                process_block<true>(x, range, at);
+            if (range.hides_first) {
+                skip(x, at + 1);
+                continue;
+            }
 #pragma unroll 1
             for (; at >= 0; --at)
-                process_block<false>(x, own, 0, range_block_rows);
+                process_block<false>(x, range, at);
         }
         // A turn for this product alone: other consumers go on while this one writes.
         scheduler_barrier_sync();
@@ -116,9 +117,9 @@ template <class Traits> class ForwardConsumer {
     }
 
     // Processes the first KV block, with which no other block overlaps: S, then P. P V is left to the next block.
-    __device__ __forceinline__ void start_block(Registers &x, const RangePart &own, bool hides, int first, int keys) {
+    __device__ __forceinline__ void start_block(Registers &x, const OwnRange &range, bool hides, int at) {
         if constexpr (!Traits::loads_weights_once)
-            load_weights(x, own);
+            load_weights(x, range.part[row_block_]);
         wait_for_k();
         scheduler_barrier_sync();
         multiply_q_k(x);
@@ -127,8 +128,8 @@ template <class Traits> class ForwardConsumer {
         fence_registers(x.s);
         shared_.k_empty[stage_.slot()].arrive_as_warp();
         if (hides) {
-            hide_keys(x, first);
-            clear_v_rows(keys);
+            hide_keys(x, range, at);
+            clear_v_rows(range.count - at * range_block_rows);
         }
         x.softmax.template update<true>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
         pack<Element>(x.p, x.s);
@@ -136,12 +137,11 @@ template <class Traits> class ForwardConsumer {
         ++stage_.count;
     }
 
-    // Processes `keys` keys of a range, from its key `first` on. In this consumer's turn, P V of the block before and S
-    // of this block are issued. They run at the same time if blocks overlap.
-    template <bool hides>
-    __device__ __forceinline__ void process_block(Registers &x, const RangePart &own, int first, int keys) {
+    // Processes KV block `at` of a range. In this consumer's turn, P V of the block before and S of this block are
+    // issued. They run at the same time if blocks overlap.
+    template <bool hides> __device__ __forceinline__ void process_block(Registers &x, const OwnRange &range, int at) {
         if constexpr (!Traits::loads_weights_once)
-            load_weights(x, own);
+            load_weights(x, range.part[row_block_]);
         wait_for_k();
         scheduler_barrier_sync();
         if constexpr (!Traits::overlaps) {
@@ -157,16 +157,16 @@ template <class Traits> class ForwardConsumer {
         if constexpr (hides || !Traits::reuses_maxima) {
             shared_.k_empty[stage_.slot()].arrive_as_warp();
             if constexpr (hides)
-                hide_keys(x, first);
+                hide_keys(x, range, at);
             x.softmax.template update<hides>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
             if constexpr (Traits::overlaps)
                 finish_p_v(x, pending_stage());
             if constexpr (hides)
-                clear_v_rows(keys);
+                clear_v_rows(range.count - at * range_block_rows);
             pack<Element>(x.p, x.s);
             x.softmax.rescale(x.o);
         } else {
-            find_probabilities(x, own);
+            find_probabilities(x, range.part[row_block_]);
             shared_.k_empty[stage_.slot()].arrive_as_warp();
         }
         ++stage_.count;
@@ -258,10 +258,18 @@ template <class Traits> class ForwardConsumer {
         const FragmentThread<> own;
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-            x.visible[r] = params_.causal ? range.template visible<false>(row_block.position(own.row(r))) : range.count;
+            x.visible[r] =
+                params_.is_bounded() ? range.template visible<false>(row_block.position(own.row(r))) : range.count;
+        if (range.hides_first)
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+                x.hidden[r] = range.template hidden<false>(row_block.position(own.row(r)));
     }
-    __device__ __forceinline__ static void hide_keys(Registers &x, int first) {
-        hide<range_block_rows>(x.s, {first + FragmentThread<>().column(), {x.visible[0], x.visible[1]}});
+    __device__ __forceinline__ static void hide_keys(Registers &x, const OwnRange &range, int at) {
+        const int column = at * range_block_rows + FragmentThread<>().column();
+        hide<range_block_rows>(x.s, {column, {x.visible[0], x.visible[1]}});
+        if (range.hides_first)
+            FirstRowsMask<false, range_block_rows>{column, {x.hidden[0], x.hidden[1]}}.overwrite(x.s, -INFINITY);
     }
 
     // Clears the rows of V behind the range's last key. They are rows of other segments or classes: their probabilities
@@ -289,8 +297,17 @@ template <class Traits> class ForwardConsumer {
         arrive_threads(1 + Traits::consumers + (row_block_ + 1) % Traits::consumers, 2 * warpgroup_threads);
     }
 
-    // Skips KV blocks of the tile that this row block does not meet. Each warp releases a stage itself, after it has
-    // seen the barrier's phase. A warp left two phases behind would wait for a parity that came and went.
+    // Finishes P V of the block before, and skips KV blocks of the tile that this row block does not meet, if any.
+    __device__ __forceinline__ void skip(Registers &x, int blocks) {
+        if (blocks == 0)
+            return;
+        finish_pending(x);
+        skip_blocks(blocks);
+        ended_at_ = stage_.count;
+    }
+
+    // Skips KV blocks. Each warp releases a stage itself, after it has seen the barrier's phase. A warp left two phases
+    // behind would wait for a parity that came and went.
     __device__ __forceinline__ void skip_blocks(int blocks) {
         for (; blocks > 0; --blocks, ++stage_.count) {
             const int s = stage_.slot();

@@ -29,7 +29,7 @@ __device__ __forceinline__ void copy_kv_blocks(const ForwardParams &params, Forw
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             const CUtensorMap &k_map = params.k[range.map], &v_map = params.v[range.map];
-            const int residue = range.residue, index = range.index;
+            const auto [index, residue] = range.place_in_map(params);
             for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
                 end.next_block();
                 const auto copy = [&](const CUtensorMap &map, std::uint8_t *target, Mbarrier &full, Mbarrier &empty) {

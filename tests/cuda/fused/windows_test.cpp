@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Windows on `fused` and `mma`, against the reference: forward and backward.
+#include "cuda/fused/calls.hpp"
+#include "engines/subject.hpp"
+#include "engines/table.hpp"
+
+#include "support/compare.hpp"
+#include "support/mask.hpp"
+#include "support/mass.hpp"
+#include "support/random_problem.hpp"
+#include "support/sequences.hpp"
+#include "support/window.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+// Returns a window in which a head has the queries of its phase alone.
+BranchSpec of_phases(BranchSpec branch, annulus_phase_rule rule, std::int64_t residue = 0) {
+    branch.query = ANNULUS_QUERY_DILATED;
+    branch.phase = rule;
+    branch.residue = residue;
+    return branch;
+}
+
+// Compares the subject with the reference.
+void expect_reference(const Problem &problem, std::uint64_t seed) {
+    SCOPED_TRACE(testing::Message() << problem);
+    const Inputs inputs = random_inputs(problem, seed);
+    expect_agreement(problem, inputs, run(problem, inputs, subject_for(problem)), run_exact(problem, inputs));
+}
+
+// Tiles have 64 to 192 rows and blocks of ranges 32 to 128, so these windows are shorter and longer than both, and end
+// at, before and behind their ends.
+class WindowSides : public testing::TestWithParam<std::tuple<std::int64_t, std::int64_t>> {};
+
+TEST_P(WindowSides, AgreeWithReference) {
+    const auto [left, right] = GetParam();
+    for (const annulus_dtype dtype : dtypes_of_part(subject_dtypes()))
+        for (const auto &[length, dim] : {std::pair(1031, 64), std::pair(512, 128)})
+            for (const bool causal : {false, true})
+                expect_reference({.length = length,
+                                  .heads = 2,
+                                  .dim = dim,
+                                  .branches = {window_spec(left, right)},
+                                  .causal = causal,
+                                  .dtype = dtype},
+                                 1);
+}
+
+std::string name_of_sides(const testing::TestParamInfo<WindowSides::ParamType> &info) {
+    const auto text = [](std::int64_t steps) { return steps < 0 ? std::string("all") : std::to_string(steps); };
+    return text(std::get<0>(info.param)) + "_and_" + text(std::get<1>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Left, WindowSides,
+                         testing::Combine(testing::Values(0, 1, 63, 64, 127, 129, 255, 511, 2000, -1),
+                                          testing::Values(0, 77, -1)),
+                         name_of_sides);
+
+std::vector<NamedProblem> problems() {
+    std::vector<NamedProblem> all;
+    const auto add = [&](const std::string &name, Problem problem) {
+        for (const bool causal : {false, true}) {
+            problem.causal = causal;
+            all.push_back({name + (causal ? "_causal" : ""), problem});
+        }
+    };
+    add("of_one_position", {.length = 1, .branches = {window_spec(3, 3, 2)}});
+    add("dilated", {.length = 1151, .heads = 2, .dim = 64, .branches = {window_spec(50, 31, 4)}});
+    add("dilated_by_an_odd_number", {.length = 2203, .heads = 3, .dim = 32, .branches = {window_spec(255, 255, 7)}});
+    add("dilated_more_than_the_sequence", {.length = 331, .branches = {window_spec(5, 3, 340)}});
+    add("of_phases", {.length = 1150,
+                      .heads = 6,
+                      .kv_heads = 2,
+                      .dim = 64,
+                      .branches = {of_phases(window_spec(44, 20, 3), ANNULUS_PHASE_INTERLEAVE),
+                                   of_phases(window_spec(9, 90, 6), ANNULUS_PHASE_FIXED, 11)}});
+    add("of_head_ranges", {.length = 750,
+                           .heads = 6,
+                           .kv_heads = 3,
+                           .branches = {{.dilation = 8, .query = ANNULUS_QUERY_EVERY}, window_spec(200, 100, 2)}});
+    all.back().problem.branches[1].first_head = all[all.size() - 2].problem.branches[1].first_head = 2;
+    all.back().problem.branches[1].head_count = all[all.size() - 2].problem.branches[1].head_count = 3;
+    add("beside_segments", {.batch = 2,
+                            .length = 1211,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .dim = 48,
+                            .branches = {{.segment = 256}, {.segment = 640, .dilation = 4}, window_spec(129, 61)}});
+    add("beside_residues", {.length = 1211,
+                            .heads = 2,
+                            .dim = 64,
+                            .branches = {{.segment = 640, .dilation = 3, .query = ANNULUS_QUERY_RESIDUE},
+                                         window_spec(129, 61),
+                                         window_spec(40, 61, 6)}});
+    add("that_overlap", {.length = 1211,
+                         .heads = 2,
+                         .dim = 64,
+                         .branches = {window_spec(129, 61), window_spec(300, 10), window_spec(129, 61)}});
+    add("beside_a_curve",
+        {.length = 1210,
+         .heads = 2,
+         .branches = {window_spec(90, 90), {.segment = 640, .dilation = 3, .order = ANNULUS_ORDER_HILBERT}}});
+    add("beside_padding", {.length = 1205,
+                           .heads = 3,
+                           .dim = 64,
+                           .branches = {window_spec(90, 20), {.segment = 512, .dilation = 3}},
+                           .zero_keys = true});
+    add("of_some_queries", {.length = 1300,
+                            .heads = 4,
+                            .kv_heads = 1,
+                            .dim = 64,
+                            .branches = {window_spec(200, 3)},
+                            .window = QueryWindow{531, 377}});
+    add("of_one_query", {.length = 1300,
+                         .heads = 8,
+                         .kv_heads = 2,
+                         .dim = 128,
+                         .branches = {window_spec(300, 3)},
+                         .window = QueryWindow{1299, 1}});
+    return all;
+}
+
+// Key rule `once` takes branches whose dilations divide one another and whose query rules are alike.
+std::vector<NamedProblem> problems_of_both_rules() {
+    std::vector<NamedProblem> all = problems();
+    for (NamedProblem named : with_keys_once(problems()))
+        if (named.problem.branches.size() > 1)
+            all.push_back({"once_" + named.name, named.problem});
+    return with_dtypes(all, subject_dtypes());
+}
+
+std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
+    return info.param.name;
+}
+
+class Windows : public testing::TestWithParam<NamedProblem> {};
+
+TEST_P(Windows, AgreeWithReference) {
+    const Problem &problem = GetParam().problem;
+    const char *const reason = subject().refusal_of(problem);
+    const bool mixes_rules = problem.keys_once && (GetParam().name.find("curve") != std::string::npos ||
+                                                   GetParam().name.find("head_ranges") != std::string::npos);
+    if (reason && mixes_rules)
+        GTEST_SKIP() << reason;
+    ASSERT_EQ(reason, nullptr) << reason;
+    expect_reference(problem, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, Windows, testing::ValuesIn(problems_of_both_rules()), name_of);
+
+class RandomWindows : public testing::TestWithParam<int> {
+  protected:
+    Problem problem(std::uint64_t first_seed) {
+        seed_ = sweep_seed(first_seed) + static_cast<std::uint64_t>(GetParam());
+        Problem random = random_window_problem(seed_);
+        random.dtype = subject_dtypes()[seed_ % subject_dtypes().size()];
+        return taken(random, subject());
+    }
+    std::uint64_t seed_ = 0;
+};
+
+TEST_P(RandomWindows, AgreeWithReference) {
+    const Problem own = problem(20270101);
+    SCOPED_TRACE(testing::Message() << "ANNULUS_TEST_SEED=" << seed_);
+    expect_reference(own, seed_);
+}
+
+TEST_P(RandomWindows, HaveEachSequenceAsIfAlone) {
+    const Problem own = taken(in_random_sequences(problem(20270202), seed_), subject());
+    SCOPED_TRACE(testing::Message() << "ANNULUS_TEST_SEED=" << seed_ << " problem " << own);
+    const Inputs inputs = random_inputs(own, seed_);
+    const EachAlone alone(own, inputs);
+    alone.expect(run(own, poisoned(own, inputs), subject_for(own)));
+}
+
+TEST_P(RandomWindows, HaveTheMassOfTheDefinition) {
+    const Problem own = problem(20270303);
+    SCOPED_TRACE(testing::Message() << "ANNULUS_TEST_SEED=" << seed_ << " problem " << own);
+    const Inputs inputs = random_inputs(own, seed_);
+    RunOptions options = subject_for(own);
+    options.mass = true;
+    expect_mass(own, run(own, inputs, options).mass, mass_by_definition(own, inputs));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sweep, RandomWindows, testing::Range(0, sweep_size(quick() ? 100 : 600)));
+
+// NaN in a row reaches the rows that attend to it, and no other row.
+TEST(NanInWindows, ReachesRowsThatAttendToIt) {
+    constexpr std::int64_t bad = 457;
+    for (const bool causal : {false, true}) {
+        const Problem problem = {.length = 1033,
+                                 .heads = 1,
+                                 .dim = 64,
+                                 .branches = {window_spec(20, 3, 2), window_spec(70, 130)},
+                                 .causal = causal,
+                                 .dtype = subject_usual_dtype()};
+        SCOPED_TRACE(testing::Message() << problem);
+        const Inputs sound = random_inputs(problem, 11);
+        const auto spoilt = [&](std::vector<double> Inputs::*rows) {
+            Inputs inputs = sound;
+            std::fill_n((inputs.*rows).begin() + bad * problem.dim, problem.dim,
+                        std::numeric_limits<double>::quiet_NaN());
+            return inputs;
+        };
+        RunOptions forward_alone = subject();
+        forward_alone.backward = false;
+        const Results forward = run(problem, spoilt(&Inputs::v), forward_alone),
+                      backward = run(problem, spoilt(&Inputs::d_out), subject());
+        const Mask mask(problem);
+        const auto has = [&](std::int64_t n, std::int64_t m) {
+            return std::ranges::count(mask.keys(n, 0).positions, m) > 0;
+        };
+        const auto expect_row = [&](const std::vector<double> &got, std::int64_t n, bool is_reached) {
+            for (std::int64_t i = n * problem.dim; i < (n + 1) * problem.dim; ++i)
+                ASSERT_EQ(std::isnan(got[static_cast<std::size_t>(i)]), is_reached) << "row " << n;
+        };
+        for (std::int64_t n = 0; n < problem.length; ++n) {
+            expect_row(forward.out, n, has(n, bad));
+            expect_row(backward.d_v, n, has(bad, n));
+            expect_row(backward.d_k, n, has(bad, n));
+        }
+    }
+}
+
+} // namespace
+} // namespace annulus::test
