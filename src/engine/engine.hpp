@@ -47,7 +47,7 @@ constexpr bool has_other_keys(KeyScope scope) {
 // What the executables of several key scopes add up. Elements are float64 for float64 tensors, else float32.
 struct PartialResults {
     void *o = nullptr;             // forward: [B, H, Nq, D], not normalised
-    void *softmax_state = nullptr; // forward: [B, H, Nq, 2], in a form of the engine's own
+    void *softmax_state = nullptr; // [B, H, Nq, 2], in a form of the engine's own
     void *d_q = nullptr;           // backward: [B, H, Nq, D]
     void *d_k = nullptr;           // backward: [B, G, rows, D], of the executable's keys
     void *d_v = nullptr;           // the same
@@ -92,14 +92,14 @@ class Executable {
     // With a key scope other than all_keys:
     //
     // - K and V of `tensors` are the rows of the executable's keys.
-    // - All executables of a call get the same workspace, and nothing else writes to it until the last has run.
     // - run() sets d_k and d_v of `partial`; with own_keys run_rest() may do that. own_keys sets its d_q, o and
-    // softmax_state; the other scopes add to them.
+    //   softmax_state. The other scopes add to d_q and o, and may change softmax_state in forward.
+    // - Anything may write to the workspace between two runs.
     // - own_keys may write rows of the outputs to which no other scope and no other rank adds.
     virtual void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) = 0;
     // Does the work of backward that run() left for later, because no other rank waits for it. Takes run()'s arguments.
     //
-    // - own_keys: may be gradients of the keys. Other scopes may have used the workspace since run().
+    // - own_keys: may be gradients of the keys. Other executables may have used the workspace since run().
     // - other_keys, last_keys: may be gradients of the queries. Nothing has used the workspace since run().
     virtual void run_rest(const CallTensors &, const PartialResults &, void *, void *) {}
     // Writes the partial results to the rows of the outputs that run() has not written. Only own_keys has it; called

@@ -54,8 +54,8 @@ void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass
     const auto book_query_rows = [&] {
         return workspace.take<std::byte>(row_tensor_bytes(problem, query_rows, sums_dtype));
     };
+    own = {.softmax_state = workspace.take<std::byte>(2 * problem.batch * query_rows * dtype_bytes(sums_dtype))};
     if (is_backward) {
-        own = {};
         if (!problem.gradients.only_v)
             own.d_q = book_query_rows();
         const RowPair key_gradients = book_pair(
@@ -63,8 +63,7 @@ void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass
         own.d_k = tensors == 2 ? key_gradients.first() : nullptr;
         own.d_v = key_gradients.second();
     } else {
-        own = {.o = book_query_rows(),
-               .softmax_state = workspace.take<std::byte>(2 * problem.batch * query_rows * dtype_bytes(sums_dtype))};
+        own.o = book_query_rows();
     }
 
     // There are two sets of slots: rows arrive in one set while the executables compute with the other. Gradients have

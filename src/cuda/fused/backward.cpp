@@ -88,7 +88,12 @@ template <class Architecture> class FusedBackward final : public Executable {
             return;
         const CudaCall call(plan_, device_, tensors, partial, stream);
         Workspace ledger(workspace);
-        const BackwardMemory memory = book_backward(ledger, plan_, backward_);
+        BackwardMemory memory = book_backward(ledger, plan_, backward_);
+        if (!backward_.has_own_statistics) { // the part with the own keys computes them for all parts
+            const Problem &problem = plan_.problem();
+            memory.lse_log2 = static_cast<float *>(partial.softmax_state);
+            memory.delta = memory.lse_log2 + problem.batch * problem.heads * problem.queries.length;
+        }
         unsigned *next_counters = memory.flag_and_counters + 1;
         store_branches(call, memory.branches);
         if (clears_counters)

@@ -16,8 +16,8 @@ namespace annulus {
 // PartialResults in the types of kernels, for a part of a call: [B, heads, rows, D] of the problem's windows; else
 // null.
 struct DevicePartialResults {
-    float2 *state = nullptr; // forward
-    float *o = nullptr;      // forward
+    float2 *state = nullptr;
+    float *o = nullptr; // forward
     PartialGradients gradients{};
 };
 

@@ -32,6 +32,7 @@ BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, c
     const Problem &problem = plan.problem();
     const bool is_whole = scope == KeyScope::all_keys;
     BackwardPlan result;
+    result.has_own_statistics = is_whole;
     result.queries.grids = std::move(grids.queries);
     result.keys.grids = std::move(grids.keys);
     for (const Side which : {Side::queries, Side::keys}) {
@@ -187,10 +188,10 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     BackwardMemory memory{};
     const Problem &problem = plan.problem();
     const std::int64_t rows = problem.batch * problem.heads * problem.queries.length, d = problem.head_dim;
-    // LSE and delta come first, so that they lie at the same place in all parts of a call. Only the part with the own
-    // keys computes LSE and delta and resets the flag.
-    memory.lse_log2 = workspace.take<float>(rows);
-    memory.delta = workspace.take<float>(rows);
+    if (backward.has_own_statistics) {
+        memory.lse_log2 = workspace.take<float>(rows);
+        memory.delta = workspace.take<float>(rows);
+    }
     memory.branches = book_branches(workspace, plan);
     std::int64_t counters = 0;
     for (const BackwardStep &step : backward.steps)

@@ -65,6 +65,7 @@ struct SideGrids {
 
 struct BackwardPlan {
     SideGrids queries, keys;
+    bool has_own_statistics = true; // LSE and delta are in the workspace; else in the call's softmax state
     std::optional<StoredDsParts> stored;
     std::vector<RowSequence> rows; // of several sequences, if rows may be recomputed
     std::vector<BackwardStep> steps;
@@ -94,7 +95,7 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
                            int multiprocessors, std::uint64_t limit);
 
 struct BackwardMemory {
-    float *lse_log2, *delta;     // [B, H, queries]
+    float *lse_log2, *delta;     // [B, H, queries]; null unless BackwardPlan::has_own_statistics
     BranchPlan *branches;        // null unless keys are hidden or count once
     unsigned *flag_and_counters; // start at 0: whether a result is NaN or infinite, then the counters of each launch
     std::size_t counter_count;
