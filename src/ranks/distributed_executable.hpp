@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's executable of a call over several ranks. It runs the sequences that the rank has alone, then one by one
-// the sequences that it shares, which all ranks take in the same order.
+// One rank's executable of a call over several ranks: the sequences that the rank has alone, and those that it shares.
 #pragma once
 
 #include "engine/engine.hpp"
 #include "ranks/message_copier.hpp"
 #include "ranks/rank_plan.hpp"
-#include "ranks/shared_sequence.hpp"
+#include "ranks/shared_sequences.hpp"
 #include "transport/transport.hpp"
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <vector>
+#include <memory>
 
 namespace annulus {
 
@@ -34,7 +32,7 @@ class DistributedExecutable final : public Executable {
                           const Limits &limits, const RankLinks &links);
 
     // Returns why the engine cannot serve the plans; null if it can.
-    const char *refusal() const;
+    const char *refusal() const { return refusal_; }
 
     std::size_t workspace_bytes() const override;
     const char *tensor_refusal(const CallTensors &tensors) const override;
@@ -50,9 +48,9 @@ class DistributedExecutable final : public Executable {
     Device &device_;
     const Limits limits_;
     const RankLinks links_;
-    Preparation own_; // over the sequences that the rank has alone
-    std::deque<SharedSequence> shared_;
-    std::vector<std::size_t> sent_bytes_; // [ranks], the most that an exchange of a shared sequence sends to each
+    SharedSequences shared_;
+    std::unique_ptr<Executable> alone_; // over the sequences that the rank has alone; null if there are none
+    const char *refusal_ = nullptr;
 };
 
 } // namespace annulus

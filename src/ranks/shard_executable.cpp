@@ -9,56 +9,58 @@
 
 namespace annulus {
 
-ShardExecutable::ShardExecutable(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
-                                 const Limits &limits)
+ShardExecutable::ShardExecutable(const ShardPlan &plan, annulus_pass pass, Device &device)
     : plan_(plan), pass_(pass), device_(device) {
-    if (plan.local().problem().queries.length == 0)
+    if (!plan.communicates())
         return;
-    if (!plan.communicates()) {
-        prepare(plan.local(), KeyScope::all_keys, engine, limits);
-        return;
-    }
     Workspace ledger;
     memory_.book(ledger, plan, pass);
-    const std::size_t memory_bytes = ledger.used();
-    const Limits left = limits.without(memory_bytes);
-    prepare(plan.local(), KeyScope::own_keys, engine, left);
+    memory_bytes_ = ledger.used();
+}
+
+const char *ShardExecutable::prepare(const Engine &engine, const Limits &limits) {
+    if (plan_.local().problem().queries.length == 0)
+        return nullptr;
+    if (rounds() == 0)
+        return prepare(plan_.local(), KeyScope::all_keys, engine, limits);
+    const char *refusal = prepare(plan_.local(), KeyScope::own_keys, engine, limits);
     std::size_t messages = 0;
     for (const RoundMemory &round : memory_.rounds)
         messages += round.received.size();
     for (const RoundMemory &round : memory_.rounds)
         for (const ReceiveSlots &slots : round.received)
-            prepare(plan.remote(*slots.message), --messages == 0 ? KeyScope::last_keys : KeyScope::other_keys, engine,
-                    left);
-    bytes_ += memory_bytes;
+            if (!refusal)
+                refusal = prepare(plan_.remote(*slots.message),
+                                  --messages == 0 ? KeyScope::last_keys : KeyScope::other_keys, engine, limits);
+    return refusal;
 }
 
-// The executables share a workspace: the later ones read what the first one leaves there, such as O . dO of the
-// queries.
-void ShardExecutable::prepare(const Plan &plan, KeyScope scope, const Engine &engine, const Limits &limits) {
-    if (refusal_)
-        return;
+const char *ShardExecutable::prepare(const Plan &plan, KeyScope scope, const Engine &engine, const Limits &limits) {
     Preparation prepared = engine.prepare(plan, pass_, scope, device_, limits);
-    refusal_ = prepared.refusal;
-    if (refusal_)
-        return;
-    bytes_ = std::max(bytes_, prepared.executable->workspace_bytes());
+    if (prepared.refusal)
+        return prepared.refusal;
+    workspace_bytes_ = std::max(workspace_bytes_, prepared.executable->workspace_bytes());
     executables_.push_back(std::move(prepared.executable));
+    return nullptr;
 }
 
 const char *ShardExecutable::tensor_refusal(const CallTensors &tensors) const {
     return executables_.empty() ? nullptr : executables_.front()->tensor_refusal(tensors);
 }
 
-ShardRun::ShardRun(ShardExecutable &shard, const CallTensors &tensors, void *workspace, void *stream, void *comm_stream,
-                   MessageCopier &copier)
-    : shard_(shard), problem_(shard.plan_.local().problem()), tensors_(tensors), copier_(copier), workspace_(workspace),
-      stream_(stream), comm_(comm_stream) {
+int ShardExecutable::peer_of(const Message &message) const {
+    const Schedule &schedule = plan_.schedule();
+    return schedule.owner(message.from == schedule.shard() ? message.to : message.from);
+}
+
+ShardRun::ShardRun(ShardExecutable &shard, std::size_t sequence, const CallTensors &tensors, void *memory,
+                   const RunPlace &place, MessageCopier &copier)
+    : shard_(shard), problem_(shard.plan_.local().problem()), tensors_(tensors), copier_(copier), sequence_(sequence),
+      workspace_(place.workspace), stream_(place.stream), comm_(place.comm_stream) {
     if (rounds() == 0)
         return;
-    Workspace own(workspace);
+    Workspace own(memory);
     shard.memory_.book(own, shard.plan_, shard.pass_);
-    engine_workspace_ = workspace ? static_cast<std::byte *>(workspace) + own.used() : nullptr;
 }
 
 void ShardRun::attend_to_own_keys() {
@@ -66,7 +68,7 @@ void ShardRun::attend_to_own_keys() {
         return;
     if (rounds() == 0)
         return shard_.executables_.front()->run(tensors_, {}, workspace_, stream_);
-    shard_.executables_.front()->run(tensors_, shard_.memory_.own, engine_workspace_, stream_);
+    shard_.executables_.front()->run(tensors_, shard_.memory_.own, workspace_, stream_);
     next_executable_ = 1;
 }
 
@@ -83,23 +85,22 @@ void ShardRun::attend_to_received_keys(std::size_t round) {
         Executable &executable = *shard_.executables_[next_executable_++];
         const CallTensors arrived = received_tensors(slots);
         const PartialResults partial = shard_.memory_.partial_results(slots);
-        executable.run(arrived, partial, engine_workspace_, stream_);
+        executable.run(arrived, partial, workspace_, stream_);
         if (&slots != &shard_.memory_.rounds[round].received.back())
-            executable.run_rest(arrived, partial, engine_workspace_, stream_);
+            executable.run_rest(arrived, partial, workspace_, stream_);
     }
 }
 
 void ShardRun::run_rest_of_received_keys(std::size_t round) {
     const std::vector<ReceiveSlots> &received = shard_.memory_.rounds[round].received;
     if (!received.empty())
-        shard_.executables_[next_executable_ - 1]->run_rest(received_tensors(received.back()),
-                                                            shard_.memory_.partial_results(received.back()),
-                                                            engine_workspace_, stream_);
+        shard_.executables_[next_executable_ - 1]->run_rest(
+            received_tensors(received.back()), shard_.memory_.partial_results(received.back()), workspace_, stream_);
 }
 
 void ShardRun::run_rest_of_own_keys() {
     if (rounds() > 0)
-        shard_.executables_.front()->run_rest(tensors_, shard_.memory_.own, engine_workspace_, stream_);
+        shard_.executables_.front()->run_rest(tensors_, shard_.memory_.own, workspace_, stream_);
 }
 
 void ShardRun::write_outputs() {
@@ -145,8 +146,8 @@ void ShardRun::copy(void (MessageCopier::*way)(const RowMove &, void *), const W
     (copier_.*way)(move, comm_);
 }
 
-ShardTransfer ShardRun::make_transfer(const Message &message, const RowPair &pair) {
-    return {&message, pair.memory, pair.total_bytes()};
+ShardTransfer ShardRun::make_transfer(const Message &message, const RowPair &pair) const {
+    return {&message, sequence_, shard_.peer_of(message), pair.memory, pair.total_bytes()};
 }
 
 const RowPair &ShardExecutable::returning_gradients(std::size_t round, const ReceiveSlots &slots) const {

@@ -21,42 +21,49 @@ namespace annulus {
 class ShardExecutable {
   public:
     // `plan` and `device` outlive it.
-    ShardExecutable(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
-                    const Limits &limits);
+    ShardExecutable(const ShardPlan &plan, annulus_pass pass, Device &device);
 
-    // Return why the engine cannot serve the shard, or cannot take its tensors; null if it can. Every engine can take
-    // rows that arrive from other shards.
-    const char *refusal() const { return refusal_; }
+    // Prepares the engine's executables. Returns why the engine cannot serve the shard; null if it can. Called once.
+    const char *prepare(const Engine &engine, const Limits &limits);
+    // Returns why the engine cannot take the shard's tensors; null if it can. Every engine can take rows that arrive
+    // from other shards.
     const char *tensor_refusal(const CallTensors &tensors) const;
     std::int64_t row_alignment() const { return executables_.empty() ? 1 : executables_.front()->row_alignment(); }
 
-    // Returns at most the workspace limit if the engine can keep it.
-    std::size_t workspace_bytes() const { return bytes_; }
+    // Returns the bytes that the shard occupies during a whole call: partial results and messages.
+    std::size_t memory_bytes() const { return memory_bytes_; }
+    // Returns the bytes of the engine's workspace, which other executables may use in between.
+    std::size_t workspace_bytes() const { return workspace_bytes_; }
     // Returns the number of rounds in which the shard has messages. The functions below name a round by its index among
     // them.
-    std::size_t rounds() const { return executables_.empty() ? 0 : memory_.rounds.size(); }
+    std::size_t rounds() const { return memory_.rounds.size(); }
     // Returns the number of a round among all rounds of the sequence.
     std::size_t number(std::size_t round) const { return memory_.rounds[round].number; }
     std::size_t send_count(std::size_t round) const { return memory_.rounds[round].leaving.size(); }
     std::size_t receive_count(std::size_t round) const { return memory_.rounds[round].received.size(); }
 
-    // Calls use(message, bytes) for each message that the shard sends in a round: of rows, or of gradients of received
-    // rows.
+    // Calls use(peer, bytes) for each message that the shard sends in a round: of rows, or of gradients of received
+    // rows. `peer` is as ShardTransfer::peer.
     template <class Use> void for_each_send(std::size_t round, bool are_gradients, const Use &use) const {
         if (are_gradients)
             for (const ReceiveSlots &slots : memory_.rounds[round].received)
-                use(*slots.message, returning_gradients(round, slots).total_bytes());
+                use(peer_of(*slots.message), returning_gradients(round, slots).total_bytes());
         else
             for (const WireBuffer &buffer : memory_.rounds[round].leaving)
-                use(*buffer.message, buffer.wire.total_bytes());
+                use(peer_of(*buffer.message), buffer.wire.total_bytes());
     }
+    // Returns the rank that has the shard itself.
+    int rank() const { return plan_.schedule().owner(plan_.schedule().shard()); }
 
   private:
     friend class ShardRun;
 
+    // Returns the rank that has the other shard of a message.
+    int peer_of(const Message &message) const;
+
     // Returns where the gradients of a received message's rows lie when they are sent back.
     const RowPair &returning_gradients(std::size_t round, const ReceiveSlots &slots) const;
-    void prepare(const Plan &plan, KeyScope scope, const Engine &engine, const Limits &limits);
+    const char *prepare(const Plan &plan, KeyScope scope, const Engine &engine, const Limits &limits);
 
     const ShardPlan &plan_;
     const annulus_pass pass_;
@@ -65,9 +72,8 @@ class ShardExecutable {
     // - One over all keys if the shard exchanges nothing.
     // - Else one over its own keys, then one for each received message, round by round.
     std::vector<std::unique_ptr<Executable>> executables_;
-    const char *refusal_ = nullptr;
-    std::size_t bytes_ = 0; // of workspace: memory_, then the workspace that the executables share
-    ShardMemory memory_;
+    std::size_t memory_bytes_ = 0, workspace_bytes_ = 0;
+    ShardMemory memory_; // empty if the shard exchanges nothing
 };
 
 class ShardRun;
@@ -75,6 +81,8 @@ class ShardRun;
 // One end of a message between two shards.
 struct ShardTransfer {
     const Message *message;
+    std::size_t sequence; // as ShardRun's
+    int peer;             // the rank that has the other shard, which may be this rank
     std::byte *data;
     std::size_t bytes;
     // Set in sends only.
@@ -88,18 +96,23 @@ struct ShardBatch {
     std::vector<ShardTransfer> sends, receives;
 };
 
-// One run of a shard's executables, step by step. shared_sequence.cpp has the order of the steps.
+// Where the executables of a call run. The streams are null on a CPU.
+struct RunPlace {
+    void *workspace; // of the engine
+    void *stream, *comm_stream;
+};
+
+// One run of a shard's executables, step by step. shared_sequences.cpp has the order of the steps.
 class ShardRun {
   public:
-    // All arguments outlive it. `tensors` have the shard's rows; they are not touched if it has none.
-    ShardRun(ShardExecutable &shard, const CallTensors &tensors, void *workspace, void *stream, void *comm_stream,
-             MessageCopier &copier);
-
-    std::size_t rounds() const { return shard_.rounds(); }
+    // All arguments outlive it, `memory` with the shard's memory_bytes(). `sequence` numbers the shard's sequence, in
+    // an order that is the same on all ranks. `tensors` have the shard's rows; they are not touched if it has none.
+    ShardRun(ShardExecutable &shard, std::size_t sequence, const CallTensors &tensors, void *memory,
+             const RunPlace &place, MessageCopier &copier);
 
     // The following functions compute on the call's stream. Work that no other rank waits for comes later:
-    // run_rest_of_received_keys() does a round's before the next round begins, run_rest_of_own_keys() does that of the
-    // own keys after all rounds.
+    // run_rest_of_received_keys() does that of the last message of a round, before anything else uses the workspace.
+    // run_rest_of_own_keys() does that of the own keys, at any time.
     void attend_to_own_keys();
     void attend_to_received_keys(std::size_t round); // called in the order of the rounds
     void run_rest_of_received_keys(std::size_t round);
@@ -114,7 +127,8 @@ class ShardRun {
     void add_gradients(std::size_t round);
 
   private:
-    static ShardTransfer make_transfer(const Message &message, const RowPair &pair);
+    std::size_t rounds() const { return shard_.rounds(); }
+    ShardTransfer make_transfer(const Message &message, const RowPair &pair) const;
     RowView own_rows(const annulus_tensor &tensor) const;
     RowView packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const;
     RowView slot_rows(const Message &message, std::byte *data) const;
@@ -128,8 +142,8 @@ class ShardRun {
     const Problem &problem_;
     const CallTensors &tensors_;
     MessageCopier &copier_;
+    const std::size_t sequence_;
     void *const workspace_, *const stream_, *const comm_;
-    void *engine_workspace_ = nullptr; // of the executables
     std::size_t next_executable_ = 0;
 };
 

@@ -25,13 +25,7 @@ namespace {
 
 // The problem of documents of these lengths, one behind the other.
 Problem documents(const std::vector<std::int64_t> &lengths, bool causal) {
-    Problem problem{.heads = 2, .dim = 8, .branches = {{}}, .causal = causal, .dtype = ANNULUS_FLOAT32};
-    Sequences sequences{{0}, {}};
-    for (const std::int64_t length : lengths)
-        sequences.starts.push_back(sequences.starts.back() + length);
-    problem.length = sequences.starts.back();
-    problem.sequences = sequences;
-    return problem;
+    return in_documents({.heads = 2, .dim = 8, .branches = {{}}, .causal = causal, .dtype = ANNULUS_FLOAT32}, lengths);
 }
 
 // Lengths with a median, as documents have them: many short ones and few long ones. The last one is cut.

@@ -38,7 +38,6 @@ struct End {
 
 // The messages that a rank sends and receives at the same time. It begins a step when the step before is over.
 struct Step {
-    std::int64_t sequence; // the first row
     std::size_t round;
     std::vector<Name> sends, receives;
 };
@@ -66,8 +65,7 @@ class Simulation {
             const End &receive = found->second;
             ASSERT_NE(send.rank, receive.rank);
             ASSERT_EQ(fields(*send.message), fields(*receive.message));
-            const Step &there = step(send), &here = step(receive);
-            ASSERT_EQ(std::tie(there.sequence, there.round), std::tie(here.sequence, here.round));
+            ASSERT_EQ(step(send).round, step(receive).round);
         }
     }
 
@@ -105,37 +103,37 @@ class Simulation {
   private:
     const Step &step(const End &end) const { return steps_[end.rank][end.step]; }
 
+    // A round of the call is that round of every sequence.
     void list_steps(int rank) {
-        std::vector<Step> &steps = steps_.emplace_back();
-        for (const RankPlan::Shared &shared : plans_.back().shared()) {
-            std::map<std::size_t, Step> rounds;
-            const std::int64_t first = shared.sequence.rows.start;
-            std::vector<std::pair<std::size_t, const Message *>> sends, receives;
+        std::map<std::size_t, Step> rounds;
+        std::vector<std::tuple<std::size_t, Name, const Message *>> sends, receives;
+        for (const RankPlan::Shared &shared : plans_.back().shared())
             for (const RankPlan::Shard &shard : shared.shards)
                 for (const Round &round : shard.plan.schedule().rounds()) {
-                    for (const Message *message : round.sends)
-                        if (shard.plan.schedule().travels(*message))
-                            sends.emplace_back(round.number, message);
-                    for (const Message *message : round.receives)
-                        if (shard.plan.schedule().travels(*message))
-                            receives.emplace_back(round.number, message);
+                    const auto list = [&](const std::vector<const Message *> &messages, auto &all,
+                                          std::vector<Name> Step::*names) {
+                        for (const Message *const m : messages) {
+                            if (!shard.plan.schedule().travels(*m))
+                                continue;
+                            const Name name(shared.sequence.rows.start, m->from, m->to, m->keys.start);
+                            all.emplace_back(round.number, name, m);
+                            (rounds[round.number].*names).push_back(name);
+                        }
+                    };
+                    list(round.sends, sends, &Step::sends);
+                    list(round.receives, receives, &Step::receives);
                 }
-            const auto name_of = [&](const Message &m) { return Name(first, m.from, m.to, m.keys.start); };
-            for (const auto &[round, message] : sends)
-                rounds[round].sends.push_back(name_of(*message));
-            for (const auto &[round, message] : receives)
-                rounds[round].receives.push_back(name_of(*message));
-            const std::size_t begin = steps.size();
-            std::map<std::size_t, std::size_t> index; // of the step of a round
-            for (auto &[round, step] : rounds) {
-                index[round] = begin + index.size();
-                steps.push_back({first, round, std::move(step.sends), std::move(step.receives)});
-            }
-            for (const auto &[round, message] : sends)
-                add(sent_, name_of(*message), {rank, index[round], message});
-            for (const auto &[round, message] : receives)
-                add(received_, name_of(*message), {rank, index[round], message});
+        std::vector<Step> &steps = steps_.emplace_back();
+        std::map<std::size_t, std::size_t> index; // of the step of a round
+        for (auto &[round, step] : rounds) {
+            index[round] = steps.size();
+            step.round = round;
+            steps.push_back(std::move(step));
         }
+        for (const auto &[round, name, message] : sends)
+            add(sent_, name, {rank, index[round], message});
+        for (const auto &[round, name, message] : receives)
+            add(received_, name, {rank, index[round], message});
     }
 
     static void add(std::map<Name, End> &ends, const Name &name, const End &end) {

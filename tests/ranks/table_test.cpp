@@ -214,6 +214,11 @@ std::vector<NamedProblem> whole_blocks() {
                                      .dim = 72,
                                      .branches = {{.dilation = dilation}},
                                      .causal = causal}});
+    // Several sequences, which use such memory one after the other.
+    for (std::size_t i = 0; i < 2; ++i) {
+        problems.push_back({problems[4 * i].name + "_documents", problems[4 * i].problem});
+        problems.back().problem = in_documents(problems.back().problem, {128, 64, quick() ? 0 : 192});
+    }
     return problems;
 }
 

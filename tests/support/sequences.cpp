@@ -151,6 +151,15 @@ void EachAlone::expect(const Results &results) const {
     expect_identical(outside, nothing);
 }
 
+Problem in_documents(Problem problem, const std::vector<std::int64_t> &lengths) {
+    Sequences documents{{0}, {}};
+    for (const std::int64_t length : lengths)
+        documents.starts.push_back(documents.starts.back() + length);
+    problem.length = documents.starts.back();
+    problem.sequences = documents;
+    return problem;
+}
+
 Problem in_random_sequences(Problem problem, std::uint64_t seed) {
     std::mt19937_64 engine(seed);
     const auto number = [&](std::int64_t least, std::int64_t greatest) {

@@ -44,6 +44,9 @@ class EachAlone {
     Results exact_, low_;
 };
 
+// Returns the same problem in packed documents of these lengths, one behind the other.
+Problem in_documents(Problem problem, const std::vector<std::int64_t> &lengths);
+
 // Returns the same problem in random sequences, packed or padded. Grid widths still fit.
 Problem in_random_sequences(Problem problem, std::uint64_t seed);
 

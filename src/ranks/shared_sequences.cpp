@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order of a run. A GPU has two streams for it: the stream for messages (left) and the call's (right).
+//
+//     send and receive round 0             | sequences that the rank has alone, own keys of shared sequences
+//     send and receive round 1             | keys of round 0
+//     return gradients of round 0, round 2 | keys of round 1
+//     …
+//
+// Work that no other rank waits for comes last. In backward that is the gradients of queries of the last message of a
+// round and, if there is one round, the gradients of the rank's own keys.
+//
+// Each rank begins and finishes its batches in the order rows 0, rows 1, gradients 0, rows 2, gradients 1, … A rank
+// with fewer rounds leaves out the later ones. So two ranks order the messages between them alike, and no rank waits
+// for a batch that comes after the one in which it is itself waited for.
+#include "ranks/shared_sequences.hpp"
+
+#include "core/error.hpp"
+#include "core/workspace.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace annulus {
+
+SharedSequences::SharedSequences(const RankPlan &plans, annulus_pass pass, Device &device)
+    : plans_(plans), pass_(pass), device_(device), sent_bytes_(static_cast<std::size_t>(plans.ranks())) {
+    Workspace ledger;
+    for (std::size_t sequence = 0; sequence < plans.shared().size(); ++sequence)
+        for (const RankPlan::Shard &shard : plans.shared()[sequence].shards)
+            ledger.skip(shards_.emplace_back(sequence, shard, pass, device).executable.memory_bytes());
+    memory_bytes_ = ledger.used();
+    make_rounds();
+    find_sent_bytes();
+}
+
+void SharedSequences::make_rounds() {
+    for (Shard &shard : shards_)
+        for (std::size_t round = 0; round < shard.executable.rounds(); ++round) {
+            const std::size_t number = shard.executable.number(round);
+            if (number >= shard_rounds_.size())
+                shard_rounds_.resize(number + 1);
+            shard_rounds_[number].push_back({&shard, round});
+        }
+    rows_.resize(shard_rounds_.size());
+    gradients_.resize(shard_rounds_.size());
+    for (std::size_t i = 0; i < shard_rounds_.size(); ++i) {
+        std::size_t sends = 0, receives = 0;
+        for (const auto &[shard, round] : shard_rounds_[i]) {
+            sends += shard->executable.send_count(round);
+            receives += shard->executable.receive_count(round);
+        }
+        for (auto [exchange, sent, received] :
+             {std::tuple(&rows_[i], sends, receives), {&gradients_[i], receives, sends}}) {
+            exchange->batch.sends.reserve(sent);
+            exchange->batch.receives.reserve(received);
+            exchange->travel.sends.reserve(sent);
+            exchange->travel.receives.reserve(received);
+        }
+    }
+}
+
+void SharedSequences::find_sent_bytes() {
+    std::map<int, std::size_t> round_bytes; // a round reaches a few of perhaps thousands of ranks
+    for (const std::vector<ShardRound> &shard_rounds : shard_rounds_)
+        for (const bool are_gradients : {false, true}) {
+            if (are_gradients && pass_ == ANNULUS_PASS_FORWARD)
+                continue;
+            round_bytes.clear();
+            for (const auto &[shard, round] : shard_rounds)
+                shard->executable.for_each_send(round, are_gradients, [&](int peer, std::size_t bytes) {
+                    if (peer != shard->executable.rank())
+                        round_bytes[peer] = add_message(round_bytes[peer], bytes);
+                });
+            for (const auto &[peer, bytes] : round_bytes)
+                sent_bytes_[peer] = std::max(sent_bytes_[peer], bytes);
+        }
+}
+
+const char *SharedSequences::prepare(const Engine &engine, const Limits &limits) {
+    for (Shard &shard : shards_)
+        if (const char *const refusal = shard.executable.prepare(engine, limits))
+            return refusal;
+    return nullptr;
+}
+
+void SharedSequences::take_shard(const Shard &shard, const CallTensors &tensors,
+                                 std::optional<SequenceTensors> &shard_tensors) const {
+    Problem placed = plans_.rows();
+    placed.queries.start = placed.keys.start = shard.planned.position_of_row_0;
+    shard_tensors.emplace(tensors, pass_, placed, plans_.shared()[shard.sequence].sequence,
+                          shard.planned.plan.local().problem());
+}
+
+const char *SharedSequences::tensor_refusal(const CallTensors &tensors) const {
+    std::optional<SequenceTensors> shard_tensors;
+    for (const Shard &shard : shards_) {
+        take_shard(shard, tensors, shard_tensors);
+        if (const char *const refusal = shard.executable.tensor_refusal(shard_tensors->get()))
+            return refusal;
+    }
+    return nullptr;
+}
+
+std::int64_t SharedSequences::row_alignment() const {
+    std::int64_t most = 1;
+    for (const Shard &shard : shards_)
+        most = std::max(most, shard.executable.row_alignment());
+    return most;
+}
+
+std::size_t SharedSequences::workspace_bytes() const {
+    std::size_t most = 0;
+    for (const Shard &shard : shards_)
+        most = std::max(most, shard.executable.workspace_bytes());
+    return most;
+}
+
+// One run.
+class SharedSequences::Rounds {
+  public:
+    Rounds(SharedSequences &sequences, const CallTensors &tensors, void *memory, void *workspace, void *stream,
+           Transport &transport, MessageCopier &copier)
+        : sequences_(sequences), transport_(transport), device_(sequences.device_),
+          streams_(sequences.device_.streams()), stream_(stream), comm_(streams_ ? streams_->comm_stream() : nullptr) {
+        auto *next = static_cast<std::byte *>(memory);
+        for (Shard &shard : sequences.shards_) {
+            sequences.take_shard(shard, tensors, shard.tensors);
+            shard.run.emplace(shard.executable, shard.sequence, shard.tensors->get(), next,
+                              RunPlace{workspace, stream, comm_}, copier);
+            if (next)
+                next += shard.executable.memory_bytes();
+        }
+    }
+
+    // A run that fails half-way breaks the transport, which then gives up the messages that were begun.
+    ~Rounds() {
+        if (is_done_)
+            return;
+        transport_.abort();
+        try {
+            transport_.finish({}, device_, comm_);
+        } catch (const Error &) {
+        }
+        try {
+            order(stream_, comm_);
+        } catch (const Error &) { // the error that ended the run is the one to report
+        }
+    }
+    Rounds(const Rounds &) = delete;
+    Rounds &operator=(const Rounds &) = delete;
+
+    // `alone` and its arguments are as in SharedSequences::run().
+    void run(Executable *alone, const CallTensors &tensors, void *workspace) {
+        const std::size_t rounds = sequences_.rows_.size();
+        is_done_ = rounds == 0; // then no other rank waits for this one
+        const bool returns = sequences_.pass_ == ANNULUS_PASS_BACKWARD;
+        if (rounds > 0)
+            start(0);
+        if (alone)
+            alone->run(tensors, {}, workspace, stream_);
+        for_each_run([](ShardRun &run) { run.attend_to_own_keys(); });
+        if (rounds > 1) // the first returned gradients are added to them before the last round
+            run_rest_of_own_keys();
+        for (std::size_t i = 0; i < rounds; ++i) {
+            if (returns && i >= 2)
+                finish_return(i - 2);
+            finish(i);
+            if (returns && i >= 1)
+                start_return(i - 1);
+            if (i + 1 < rounds)
+                start(i + 1);
+            attend_to_received_keys(i);
+            if (i + 1 < rounds)
+                run_rest_of_received_keys();
+        }
+        if (returns && rounds > 0) {
+            if (rounds >= 2)
+                finish_return(rounds - 2);
+            start_return(rounds - 1);
+            run_rest_of_received_keys();
+            if (rounds == 1)
+                run_rest_of_own_keys();
+            finish_return(rounds - 1);
+        }
+        if (rounds > 0)
+            order(stream_, comm_);
+        is_done_ = true;
+        for_each_run([](ShardRun &run) { run.write_outputs(); });
+    }
+
+  private:
+    // Lets the further work of stream `later` wait for the work that stream `earlier` has been given.
+    void order(void *later, void *earlier) {
+        if (streams_)
+            streams_->wait(later, streams_->record(earlier));
+    }
+
+    template <class Use> void for_each_run(const Use &use) {
+        for (Shard &shard : sequences_.shards_)
+            use(*shard.run);
+    }
+
+    // Calls use(run, round) for each shard with messages in round i; `round` is its index among the shard's own.
+    template <class Use> void for_each_in(std::size_t i, const Use &use) {
+        for (const auto &[shard, round] : sequences_.shard_rounds_[i])
+            use(*shard->run, round);
+    }
+
+    // Begins an exchange of round i with the messages that list(run, round, batch) adds to the batch for each shard.
+    template <class List> void begin(std::size_t i, Exchange &exchange, const List &list) {
+        auto &[batch, travel] = exchange;
+        batch.sends.clear();
+        batch.receives.clear();
+        order(comm_, stream_);
+        for_each_in(i, [&, &listed = batch](ShardRun &run, std::size_t round) { list(run, round, listed); });
+        for (std::vector<ShardTransfer> *transfers : {&batch.sends, &batch.receives})
+            sort(*transfers);
+        select_travelling(batch.sends, travel.sends);
+        select_travelling(batch.receives, travel.receives);
+        travel.write = [this, &sends = batch.sends](const std::vector<Transfer> &places) { write(sends, places); };
+        transport_.begin(travel, device_, comm_);
+        copy_within_rank(batch);
+    }
+
+    // Writes all messages. Messages to other ranks go to `places`, which the transport chose.
+    void write(std::vector<ShardTransfer> &sends, const std::vector<Transfer> &places) {
+        auto place = places.begin();
+        for (ShardTransfer &send : sends) {
+            if (travels(send))
+                send.data = static_cast<std::byte *>((place++)->data);
+            send.sender->write(send);
+        }
+        // The kernels that follow on the call's stream occupy every multiprocessor, and other ranks wait for the
+        // messages.
+        order(stream_, comm_);
+    }
+
+    // Sorts messages into an order that is the same at both ends.
+    static void sort(std::vector<ShardTransfer> &transfers) {
+        std::ranges::sort(transfers, {}, [](const ShardTransfer &transfer) {
+            const Message &message = *transfer.message;
+            return std::tuple(transfer.sequence, message.from, message.to, message.keys.start);
+        });
+    }
+
+    bool travels(const ShardTransfer &transfer) const { return transfer.peer != transport_.rank(); }
+
+    // Writes the messages between two ranks to `travelling`, each with the rank at its other end.
+    void select_travelling(const std::vector<ShardTransfer> &all, std::vector<Transfer> &travelling) const {
+        travelling.clear();
+        for (const ShardTransfer &transfer : all)
+            if (travels(transfer))
+                travelling.push_back({transfer.peer, transfer.data, transfer.bytes});
+    }
+
+    // Copies the messages between two shards of this rank.
+    void copy_within_rank(const ShardBatch &batch) {
+        auto receive = batch.receives.begin();
+        for (const ShardTransfer &send : batch.sends) {
+            if (travels(send))
+                continue;
+            while (travels(*receive))
+                ++receive;
+            device_.copy(receive->data, send.data, send.bytes, comm_);
+            ++receive;
+        }
+    }
+
+    // The shards share a workspace, so only the last one that has received keys may leave work for later.
+    void attend_to_received_keys(std::size_t i) {
+        unfinished_.reset();
+        for (const ShardRound &shard_round : sequences_.shard_rounds_[i]) {
+            if (shard_round.shard->executable.receive_count(shard_round.round) == 0)
+                continue;
+            run_rest_of_received_keys();
+            shard_round.shard->run->attend_to_received_keys(shard_round.round);
+            unfinished_ = shard_round;
+        }
+    }
+
+    void run_rest_of_received_keys() {
+        if (unfinished_)
+            unfinished_->shard->run->run_rest_of_received_keys(unfinished_->round);
+    }
+
+    void run_rest_of_own_keys() {
+        for_each_run([](ShardRun &run) { run.run_rest_of_own_keys(); });
+    }
+
+    void start(std::size_t i) {
+        begin(i, sequences_.rows_[i],
+              [](ShardRun &run, std::size_t round, ShardBatch &batch) { run.list_rows(round, batch); });
+    }
+
+    void finish(std::size_t i) {
+        transport_.finish(sequences_.rows_[i].travel, device_, comm_);
+        for_each_in(i, [](ShardRun &run, std::size_t round) { run.unpack_rows(round); });
+        order(stream_, comm_);
+    }
+
+    void start_return(std::size_t i) {
+        begin(i, sequences_.gradients_[i],
+              [](ShardRun &run, std::size_t round, ShardBatch &batch) { run.list_gradients(round, batch); });
+    }
+
+    void finish_return(std::size_t i) {
+        transport_.finish(sequences_.gradients_[i].travel, device_, comm_);
+        if (sequences_.rows_.size() == 1)
+            order(comm_, stream_); // the gradients of the own keys were computed since start_return()
+        for_each_in(i, [](ShardRun &run, std::size_t round) { run.add_gradients(round); });
+    }
+
+    SharedSequences &sequences_;
+    Transport &transport_;
+    Device &device_;
+    DeviceStreams *const streams_;
+    void *const stream_, *const comm_;
+    std::optional<ShardRound> unfinished_; // the last shard that attended to received keys
+    bool is_done_ = false;
+};
+
+void SharedSequences::run(const CallTensors &tensors, Executable *alone, void *memory, void *workspace, void *stream,
+                          Transport &transport, MessageCopier &copier) {
+    Rounds(*this, tensors, memory, workspace, stream, transport, copier).run(alone, tensors, workspace);
+}
+
+} // namespace annulus
