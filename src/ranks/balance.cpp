@@ -15,6 +15,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,8 +25,15 @@ namespace {
 
 // How many (query, key) pairs of a head a GPU computes in the time that it waits for a row of K and of V of a key/value
 // head. By data sheets, not measured: 4 D FLOPs a pair at 500 TFLOP/s, and 4 D bytes a row in bfloat16 at 250 GB/s, are
-// 2000 pairs. Three quarters of the rows arrive while the GPU computes.
-constexpr double pairs_per_row = 500;
+// 2000 pairs. Three quarters of the rows arrive while the GPU computes. Between hosts a GPU has 50 GB/s; more ranks
+// than a host has GPUs are on several hosts.
+constexpr double pairs_per_row_of_host = 500, pairs_per_row_of_other_hosts = 2500;
+constexpr int gpus_of_host = 8;
+
+// How many pairs of a head a GPU computes in the time that a message of rows takes beside its bytes: some 85 µs forward
+// and 220 µs backward, measured on H100s (message_seconds in cli/commands/tuning.hpp). A problem for CPUs has far fewer
+// pairs, and a message costs less there. So a message counts as at most a share of what a rank has to do.
+constexpr double pairs_per_message = 1e8, max_share_of_message = 1.0 / 100;
 
 // The loads of two ranks count as equal if they differ by at most this share.
 constexpr double slack = 1.0 / 64;
@@ -71,6 +79,7 @@ class Costs {
             Item &item = items_.back();
             item.last = i + 1;
             item.pairs += sequence_plans_[i]->pairs;
+            pairs_ += sequence_plans_[i]->pairs;
             end = std::max(end, own.end());
             item.rows.length = end - item.rows.start;
         }
@@ -80,6 +89,8 @@ class Costs {
 
     Steps &steps() const { return steps_; }
     std::int64_t rows() const { return rows_; }
+    // Returns the pairs of all queries.
+    double pairs() const { return pairs_; }
 
     // Rows that should stay together: a sequence; sequences of several batch entries that overlap; or rows of no
     // sequence.
@@ -110,10 +121,15 @@ class Costs {
         return sum;
     }
 
-    // Returns about how many rows of key/value heads the queries of windows[index] need from other ranks. `windows` are
-    // all windows that the rank has in the item.
-    double received_rows(const Item &item, const std::vector<Window> &windows, std::size_t index) const {
-        double sum = 0;
+    // What the queries of a window need from other shards, about: rows of key/value heads of other ranks, and messages.
+    struct Received {
+        double rows = 0;
+        std::int64_t messages = 0;
+    };
+    // Returns it for windows[index]. `windows` are all windows that the rank has in the item.
+    Received received(const Item &item, const std::vector<Window> &windows, std::size_t index,
+                      const Shards &shards) const {
+        Received sum;
         steps_.take(static_cast<std::int64_t>(item.last - item.first));
         for (std::size_t i = item.first; i < item.last; ++i) {
             const Sequence &sequence = sequences_[i];
@@ -124,18 +140,22 @@ class Costs {
             steps_.take(static_cast<std::int64_t>(plan.branches().size() * windows.size()));
             const std::int64_t first = part.start - sequence.rows.start, last = first + part.length - 1;
             double rows = 0, most = 0;
+            Window reached_by_any = part;
             for (const BranchPlan &branch : plan.branches()) {
                 const KeyBounds &bounds = branch.bounds();
                 const std::int64_t start = std::max(branch.segment_at(first).range.start, first - bounds.before);
                 const std::int64_t end = std::min(branch.segment_at(last).range.end(), last + 1 + bounds.after);
                 const Window reached{sequence.rows.start + start, end - start};
+                const std::int64_t least = std::min(reached_by_any.start, reached.start);
+                reached_by_any = {least, std::max(reached_by_any.end(), reached.end()) - least};
                 std::int64_t outside = reached.length;
                 for (const Window &own : windows)
                     outside -= intersect(reached, own).length;
                 rows += static_cast<double>(outside) * heads_of_row(plan, branch);
                 most = std::max(most, static_cast<double>(outside) * plan.problem().kv_heads);
             }
-            sum += std::min(rows, most) * static_cast<double>(sequence.batches);
+            sum.rows += std::min(rows, most) * static_cast<double>(sequence.batches);
+            sum.messages += shards_in(shards.pieces, reached_by_any).count() - 1;
         }
         return sum;
     }
@@ -164,6 +184,7 @@ class Costs {
     std::map<std::pair<std::int64_t, std::int64_t>, SequencePlan> plans_; // by batch entries and length
     std::vector<const SequencePlan *> sequence_plans_;
     std::vector<Item> items_;
+    double pairs_ = 0;
 };
 
 // Which rank has which rows, in any order.
@@ -293,8 +314,6 @@ std::int64_t find_rows(const Rest &rest, std::int64_t count, double wanted, doub
 std::optional<Shards> deal(const Costs &costs, const std::vector<std::size_t> &by_size, std::size_t cut, double share,
                            int ranks) {
     const std::vector<Costs::Item> &items = costs.items();
-    if (!costs.steps().take((static_cast<std::int64_t>(items.size()) + ranks) * ranks))
-        return std::nullopt;
     const double tolerance = share * slack;
     std::vector<std::int64_t> free = even_lengths(costs.rows(), ranks);
     std::vector<double> wanted(free.size(), share);
@@ -304,19 +323,28 @@ std::optional<Shards> deal(const Costs &costs, const std::vector<std::size_t> &b
     const auto density = [&](std::size_t rank) {
         return free[rank] > 0 ? wanted[rank] / static_cast<double>(free[rank]) : 0;
     };
+    std::set<std::pair<double, std::size_t>> by_density; // the densities, negated, and the ranks
+    for (std::size_t rank = 0; rank < free.size(); ++rank)
+        by_density.emplace(-density(rank), rank);
     for (std::size_t i = cut; i < by_size.size(); ++i) {
         const Costs::Item &item = items[by_size[i]];
-        std::optional<std::size_t> best;
-        for (std::size_t rank = 0; rank < free.size(); ++rank)
-            if (free[rank] >= item.rows.length && wanted[rank] + tolerance >= item.pairs &&
-                (!best || density(rank) > density(*best)))
-                best = rank;
-        if (!best)
+        std::int64_t looks = 1;
+        const auto best = std::ranges::find_if(by_density, [&](const auto &entry) {
+            const std::size_t rank = entry.second;
+            ++looks;
+            return free[rank] >= item.rows.length && wanted[rank] + tolerance >= item.pairs;
+        });
+        if (!costs.steps().take(looks))
+            return std::nullopt;
+        if (best == by_density.end())
             continue;
+        const std::size_t rank = best->second;
         is_given[by_size[i]] = true;
-        assignment.push_back({item.rows, static_cast<int>(*best)});
-        free[*best] -= item.rows.length;
-        wanted[*best] -= item.pairs;
+        assignment.push_back({item.rows, static_cast<int>(rank)});
+        free[rank] -= item.rows.length;
+        wanted[rank] -= item.pairs;
+        by_density.erase(best);
+        by_density.emplace(-density(rank), rank);
     }
     Rest rest(costs);
     for (std::size_t i = 0; i < items.size(); ++i)
@@ -337,6 +365,8 @@ std::optional<Shards> deal(const Costs &costs, const std::vector<std::size_t> &b
 
 // Returns what the busiest rank has to do, in pairs; infinity if the steps run out.
 double cost_of(const Costs &costs, const Shards &shards, int ranks) {
+    const double row = ranks > gpus_of_host ? pairs_per_row_of_other_hosts : pairs_per_row_of_host;
+    const double message = std::min(pairs_per_message, max_share_of_message * costs.pairs() / ranks);
     std::vector<double> costs_of_ranks(static_cast<std::size_t>(ranks));
     std::map<int, std::vector<Window>> windows; // of an item, by rank
     std::size_t shard = 0;
@@ -355,8 +385,10 @@ double cost_of(const Costs &costs, const Shards &shards, int ranks) {
                 cost += item.pairs;
                 continue;
             }
-            for (std::size_t i = 0; i < own.size(); ++i)
-                cost += costs.pairs(item, own[i]) + pairs_per_row * costs.received_rows(item, own, i);
+            for (std::size_t i = 0; i < own.size(); ++i) {
+                const auto [rows, messages] = costs.received(item, own, i, shards);
+                cost += costs.pairs(item, own[i]) + row * rows + message * static_cast<double>(messages);
+            }
             if (costs.steps().ran_out())
                 return std::numeric_limits<double>::infinity();
         }
@@ -392,13 +424,11 @@ Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ra
     consider(zigzag_shards(costs.rows(), ranks));
 
     const std::vector<Costs::Item> &items = costs.items();
-    double share = 0; // no shards cost less
+    const double share = costs.pairs() / ranks; // no shards cost less
     std::vector<std::size_t> by_size;
-    for (std::size_t i = 0; i < items.size(); ++i) {
-        share += items[i].pairs / ranks;
+    for (std::size_t i = 0; i < items.size(); ++i)
         if (!items[i].is_gap())
             by_size.push_back(i);
-    }
     std::ranges::stable_sort(by_size, std::greater(), [&](std::size_t i) { return items[i].pairs; });
     // Cutting a few of the largest sequences often lets all others stay whole.
     std::vector<std::size_t> cuts{0};

@@ -161,6 +161,51 @@ TEST(BalancedShards, KeepDocumentsWholeIfThatIsAsGood) {
     }
 }
 
+// Returns the most that a rank has to do for documents under a causal mask, in multiples of an equal share of the
+// pairs. `message` is the share that a message counts as: each part of a document gets one from each part before it.
+double busiest_with_messages(const Ranges &ranges, int ranks, const std::vector<std::int64_t> &lengths,
+                             double message) {
+    std::vector<double> pairs(static_cast<std::size_t>(ranks)), messages(pairs.size());
+    std::size_t range = 0;
+    std::int64_t left = ranges.lengths[0]; // rows of the range
+    for (const std::int64_t length : lengths) {
+        std::int32_t last_rank = -1;
+        double parts = -1;
+        for (std::int64_t position = 0; position < length;) {
+            while (left == 0)
+                left = ranges.lengths[++range];
+            const std::int32_t rank = ranges.ranks[range];
+            const std::int64_t count = std::min(left, length - position);
+            if (rank != std::exchange(last_rank, rank))
+                messages[rank] += ++parts;
+            pairs[rank] += static_cast<double>(count) * static_cast<double>(2 * position + count + 1) / 2;
+            position += count;
+            left -= count;
+        }
+    }
+    const double share = std::accumulate(pairs.begin(), pairs.end(), 0.0) / ranks;
+    double most = 0;
+    for (std::size_t rank = 0; rank < pairs.size(); ++rank)
+        most = std::max(most, pairs[rank] / share + message * messages[rank]);
+    return most;
+}
+
+// 16 documents for each rank. Equal pairs can be had by cutting a few documents into a part for each rank, but then
+// some parts get hundreds of messages.
+TEST(BalancedShards, OfManyRanksHaveFewMessages) {
+    for (const int ranks : {64, 512}) {
+        SCOPED_TRACE(testing::Message() << ranks << " ranks");
+        std::vector<std::int64_t> lengths;
+        for (std::int64_t i = 0; i < 16 * ranks; ++i)
+            lengths.push_back(128 + i * 16128 / (16 * ranks - 1));
+        const Ranges ranges = checked_ranges(documents(lengths, true), ranks);
+        EXPECT_LE(busiest_with_messages(ranges, ranks, lengths, 0.01), 1.25);
+        const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+        EXPECT_LE(busiest_with_messages(ranges, ranks, lengths, 0.01),
+                  busiest_with_messages(even(tokens, ranks), ranks, lengths, 0.01));
+    }
+}
+
 TEST(BalancedShards, MayBeForMoreRanksThanRows) {
     checked_ranges(documents({2, 1}, true), 5);
 }

@@ -1327,9 +1327,10 @@ extern "C" {
     ///
     /// The numbers of rows of two ranks differ by at most 1. Each rank has one shard, in the order of the ranks, unless
     /// other shards leave the busiest rank less to do: a zigzag, or shards that keep sequences whole and cut few of them.
-    /// Work is the pairs of queries and keys that a rank computes, and the rows of K and V that it receives, weighed by the
-    /// rates of a GPU. For very many ranks and sequences the search stops after about a second with the best shards so far,
-    /// on every rank the same. The choice may change between versions.
+    /// Work is the pairs of queries and keys that a rank computes, and the rows of K and V and the messages that it receives,
+    /// weighed by the rates of a GPU; more than 8 ranks are taken to be on several hosts. For very many ranks and sequences
+    /// the search stops after about a second with the best shards so far, on every rank the same. The choice may change
+    /// between versions.
     ///
     /// capacity: the elements that lengths and owners have room for. ANNULUS_MAX_SHARDS is always enough.
     ///
