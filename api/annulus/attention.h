@@ -306,8 +306,9 @@ typedef struct annulus_problem {
  * sent here, rounded up to 2 MiB.
  *
  * received_messages counts the messages of rows of K and V that the rank's shards receive, those from shards of its own
- * as well. A shard gets one or a few from each shard whose keys it attends to, and computes with each by itself. Each
- * round of attention mass receives as many.
+ * as well. A shard gets one or a few from each shard whose keys it attends to. Messages that arrive at once from shards
+ * side by side count as one where their rows lie alike: the shard computes with them together. Each round of attention
+ * mass receives as many.
  */
 typedef struct annulus_estimate {
     size_t size;

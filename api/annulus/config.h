@@ -271,11 +271,11 @@ ANNULUS_API_STATUS annulus_status annulus_config_get_workspace_limit(const annul
 
 /*
  * How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
- * some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
- * and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
- * the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that
- * out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share segments,
- * `auto` is `ring`.
+ * some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` where for no rank
+ * the rows of K and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in
+ * some cases of the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to
+ * find that out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share
+ * segments, `auto` is `ring`.
  */
 typedef enum annulus_exchange ANNULUS_ENUM_INT32 {
     ANNULUS_EXCHANGE_AUTO = 0,  /* one of the two, as said above (default) */

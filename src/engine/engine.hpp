@@ -33,7 +33,7 @@ struct CallTensors {
 };
 
 // The keys that an executable attends to. A rank that shares a sequence has several executables: one for its own keys,
-// then one for each message with keys of another rank. They add to the same partial results.
+// then some for keys that it receives from other ranks. They add to the same partial results.
 enum class KeyScope {
     all_keys,   // every key; there are no partial results
     own_keys,   // the keys at the queries' positions; runs first and sets the partial results

@@ -177,8 +177,8 @@ std::int64_t RankPlan::received_messages() const {
     std::size_t count = 0;
     for (const Shared &shared : shared_)
         for (const Shard &shard : shared.shards)
-            for (const Round &round : shard.plan.schedule().rounds())
-                count += round.receives.size();
+            for (const std::vector<ReceivedKeys> &received : shard.plan.received())
+                count += received.size();
     return static_cast<std::int64_t>(count);
 }
 

@@ -70,6 +70,7 @@ class RankPlan {
     std::uint64_t sent_bytes(annulus_pass pass) const;
     std::uint64_t received_bytes(annulus_pass pass) const;
     // Returns the number of messages of rows that the rank's shards receive, also from shards of the rank itself.
+    // Messages with which a shard computes together count as one.
     std::int64_t received_messages() const;
 
     // Returns the (query, key) pairs of the rank's queries, as Plan::pairs() counts them.

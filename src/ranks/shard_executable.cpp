@@ -24,14 +24,13 @@ const char *ShardExecutable::prepare(const Engine &engine, const Limits &limits)
     if (rounds() == 0)
         return prepare(plan_.local(), KeyScope::all_keys, engine, limits);
     const char *refusal = prepare(plan_.local(), KeyScope::own_keys, engine, limits);
-    std::size_t messages = 0;
-    for (const RoundMemory &round : memory_.rounds)
-        messages += round.received.size();
-    for (const RoundMemory &round : memory_.rounds)
-        for (const ReceiveSlots &slots : round.received)
+    std::size_t left = 0;
+    for (const std::vector<ReceivedKeys> &received : plan_.received())
+        left += received.size();
+    for (const std::vector<ReceivedKeys> &received : plan_.received())
+        for (const ReceivedKeys &keys : received)
             if (!refusal)
-                refusal = prepare(plan_.remote(*slots.message),
-                                  --messages == 0 ? KeyScope::last_keys : KeyScope::other_keys, engine, limits);
+                refusal = prepare(keys.plan, --left == 0 ? KeyScope::last_keys : KeyScope::other_keys, engine, limits);
     return refusal;
 }
 
@@ -74,28 +73,28 @@ void ShardRun::attend_to_own_keys() {
 
 CallTensors ShardRun::received_tensors(const ReceiveSlots &slots) const {
     CallTensors arrived = tensors_;
-    arrived.k = slots_tensor(*slots.message, slots.rows.first());
-    arrived.v = slots_tensor(*slots.message, slots.rows.second());
+    arrived.k = slots_tensor(*slots.keys, slots.rows.first());
+    arrived.v = slots_tensor(*slots.keys, slots.rows.second());
     return arrived;
 }
 
 // The executables share a workspace, so only the round's last one may leave work for later.
 void ShardRun::attend_to_received_keys(std::size_t round) {
-    for (const ReceiveSlots &slots : shard_.memory_.rounds[round].received) {
+    for (const ReceiveSlots &slots : shard_.memory_.rounds[round].slots) {
         Executable &executable = *shard_.executables_[next_executable_++];
         const CallTensors arrived = received_tensors(slots);
         const PartialResults partial = shard_.memory_.partial_results(slots);
         executable.run(arrived, partial, workspace_, stream_);
-        if (&slots != &shard_.memory_.rounds[round].received.back())
+        if (&slots != &shard_.memory_.rounds[round].slots.back())
             executable.run_rest(arrived, partial, workspace_, stream_);
     }
 }
 
 void ShardRun::run_rest_of_received_keys(std::size_t round) {
-    const std::vector<ReceiveSlots> &received = shard_.memory_.rounds[round].received;
-    if (!received.empty())
+    const std::vector<ReceiveSlots> &slots = shard_.memory_.rounds[round].slots;
+    if (!slots.empty())
         shard_.executables_[next_executable_ - 1]->run_rest(
-            received_tensors(received.back()), shard_.memory_.partial_results(received.back()), workspace_, stream_);
+            received_tensors(slots.back()), shard_.memory_.partial_results(slots.back()), workspace_, stream_);
 }
 
 void ShardRun::run_rest_of_own_keys() {
@@ -118,16 +117,16 @@ RowView ShardRun::packed_rows(void *data, std::int64_t rows, std::int64_t start,
     return {data, problem_.kv_heads * rows * d, rows * d, d, start, stride};
 }
 
-RowView ShardRun::slot_rows(const Message &message, std::byte *data) const {
-    return packed_rows(data, message.slots(), message.keys.start, message.stride);
+RowView ShardRun::slot_rows(const ReceivedKeys &keys, std::byte *data) const {
+    return packed_rows(data, keys.slots(), keys.keys.start, keys.stride);
 }
 
 RowView ShardRun::own_gradients(void *data) const {
     return packed_rows(data, problem_.keys.length, problem_.keys.start, 1);
 }
 
-annulus_tensor ShardRun::slots_tensor(const Message &message, std::byte *data) const {
-    const std::int64_t slots = message.slots(), d = problem_.head_dim, g = problem_.kv_heads;
+annulus_tensor ShardRun::slots_tensor(const ReceivedKeys &keys, std::byte *data) const {
+    const std::int64_t slots = keys.slots(), d = problem_.head_dim, g = problem_.kv_heads;
     return {data, problem_.dtype, 4, {problem_.batch, slots, g, d}, {g * slots * d, d, slots * d, 1}};
 }
 
@@ -150,8 +149,9 @@ ShardTransfer ShardRun::make_transfer(const Message &message, const RowPair &pai
     return {&message, sequence_, shard_.peer_of(message), pair.memory, pair.total_bytes()};
 }
 
-const RowPair &ShardExecutable::returning_gradients(std::size_t round, const ReceiveSlots &slots) const {
-    return slots.buffer ? memory_.rounds[round].returning[*slots.buffer].wire : slots.gradients;
+const RowPair &ShardExecutable::returning_gradients(std::size_t i, const ReceivedMessage &received) const {
+    const RoundMemory &round = memory_.rounds[i];
+    return received.buffer ? round.returning[*received.buffer].wire : round.slots[received.slots].gradients;
 }
 
 void ShardRun::list_rows(std::size_t i, ShardBatch &batch) {
@@ -162,20 +162,21 @@ void ShardRun::list_rows(std::size_t i, ShardBatch &batch) {
         send.sender = this;
         send.buffer = &buffer;
     }
-    for (const ReceiveSlots &slots : round.received)
-        batch.receives.push_back(
-            make_transfer(*slots.message, slots.buffer ? round.arriving[*slots.buffer].wire : slots.rows));
+    for (const ReceivedMessage &received : round.received)
+        batch.receives.push_back(make_transfer(*received.message, received.buffer
+                                                                      ? round.arriving[*received.buffer].wire
+                                                                      : round.slots[received.slots].rows));
 }
 
 void ShardRun::list_gradients(std::size_t i, ShardBatch &batch) {
     const RoundMemory &round = shard_.memory_.rounds[i];
     copier_.fill(round.gradient_tables, shard_.plan_.local(), comm_);
-    for (const ReceiveSlots &slots : round.received) {
+    for (const ReceivedMessage &received : round.received) {
         ShardTransfer &send =
-            batch.sends.emplace_back(make_transfer(*slots.message, shard_.returning_gradients(i, slots)));
+            batch.sends.emplace_back(make_transfer(*received.message, shard_.returning_gradients(i, received)));
         send.sender = this;
-        send.buffer = slots.buffer ? &round.returning[*slots.buffer] : nullptr;
-        send.slots = &slots;
+        send.buffer = received.buffer ? &round.returning[*received.buffer] : nullptr;
+        send.slots = &round.slots[received.slots];
     }
     for (const WireBuffer &buffer : round.returned)
         batch.receives.push_back(make_transfer(*buffer.message, buffer.wire));
@@ -191,18 +192,20 @@ void ShardRun::write(const ShardTransfer &send) {
     buffer.wire.memory = send.data;
     if (send.slots)
         copy(&MessageCopier::pack, buffer, sum_dtype(problem_.dtype),
-             slot_rows(*send.message, send.slots->gradients.first()),
-             slot_rows(*send.message, send.slots->gradients.second()));
+             slot_rows(*send.slots->keys, send.slots->gradients.first()),
+             slot_rows(*send.slots->keys, send.slots->gradients.second()));
     else
         copy(&MessageCopier::pack, buffer, problem_.dtype, own_rows(tensors_.k), own_rows(tensors_.v));
 }
 
 void ShardRun::unpack_rows(std::size_t i) {
     const RoundMemory &round = shard_.memory_.rounds[i];
-    for (const ReceiveSlots &slots : round.received)
-        if (slots.buffer)
-            copy(&MessageCopier::unpack, round.arriving[*slots.buffer], problem_.dtype,
-                 slot_rows(*slots.message, slots.rows.first()), slot_rows(*slots.message, slots.rows.second()));
+    for (const ReceivedMessage &received : round.received) {
+        const ReceiveSlots &slots = round.slots[received.slots];
+        if (received.buffer)
+            copy(&MessageCopier::unpack, round.arriving[*received.buffer], problem_.dtype,
+                 slot_rows(*slots.keys, slots.rows.first()), slot_rows(*slots.keys, slots.rows.second()));
+    }
 }
 
 void ShardRun::add_gradients(std::size_t i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank does for one shard of a sequence that several ranks share. The shard's queries attend to its own keys
-// while keys of other shards travel, then to each message of keys as it arrives, in one running softmax. Backward sends
+// while keys of other shards travel, then to received keys as they arrive, in one running softmax. Backward sends
 // the gradients of received keys back to the keys' owners. An owner adds them in the order of the hops, so bits repeat.
 #pragma once
 
@@ -46,8 +46,8 @@ class ShardExecutable {
     // rows. `peer` is as ShardTransfer::peer.
     template <class Use> void for_each_send(std::size_t round, bool are_gradients, const Use &use) const {
         if (are_gradients)
-            for (const ReceiveSlots &slots : memory_.rounds[round].received)
-                use(peer_of(*slots.message), returning_gradients(round, slots).total_bytes());
+            for (const ReceivedMessage &received : memory_.rounds[round].received)
+                use(peer_of(*received.message), returning_gradients(round, received).total_bytes());
         else
             for (const WireBuffer &buffer : memory_.rounds[round].leaving)
                 use(peer_of(*buffer.message), buffer.wire.total_bytes());
@@ -62,7 +62,7 @@ class ShardExecutable {
     int peer_of(const Message &message) const;
 
     // Returns where the gradients of a received message's rows lie when they are sent back.
-    const RowPair &returning_gradients(std::size_t round, const ReceiveSlots &slots) const;
+    const RowPair &returning_gradients(std::size_t round, const ReceivedMessage &received) const;
     const char *prepare(const Plan &plan, KeyScope scope, const Engine &engine, const Limits &limits);
 
     const ShardPlan &plan_;
@@ -70,7 +70,7 @@ class ShardExecutable {
     Device &device_;
     // - None if the shard is empty.
     // - One over all keys if the shard exchanges nothing.
-    // - Else one over its own keys, then one for each received message, round by round.
+    // - Else one over its own keys, then one for each of the received keys, round by round.
     std::vector<std::unique_ptr<Executable>> executables_;
     std::size_t memory_bytes_ = 0, workspace_bytes_ = 0;
     ShardMemory memory_; // empty if the shard exchanges nothing
@@ -111,8 +111,8 @@ class ShardRun {
              const RunPlace &place, MessageCopier &copier);
 
     // The following functions compute on the call's stream. Work that no other rank waits for comes later:
-    // run_rest_of_received_keys() does that of the last message of a round, before anything else uses the workspace.
-    // run_rest_of_own_keys() does that of the own keys, at any time.
+    // run_rest_of_received_keys() does that of the last received keys of a round, before anything else uses the
+    // workspace. run_rest_of_own_keys() does that of the own keys, at any time.
     void attend_to_own_keys();
     void attend_to_received_keys(std::size_t round); // called in the order of the rounds
     void run_rest_of_received_keys(std::size_t round);
@@ -131,9 +131,9 @@ class ShardRun {
     ShardTransfer make_transfer(const Message &message, const RowPair &pair) const;
     RowView own_rows(const annulus_tensor &tensor) const;
     RowView packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const;
-    RowView slot_rows(const Message &message, std::byte *data) const;
+    RowView slot_rows(const ReceivedKeys &keys, std::byte *data) const;
     RowView own_gradients(void *data) const;
-    annulus_tensor slots_tensor(const Message &message, std::byte *data) const;
+    annulus_tensor slots_tensor(const ReceivedKeys &keys, std::byte *data) const;
     CallTensors received_tensors(const ReceiveSlots &slots) const;
     void copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer, annulus_dtype dtype,
               const RowView &first, const RowView &second);

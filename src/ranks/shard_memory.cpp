@@ -42,6 +42,7 @@ void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass
     for (std::size_t i = 0; i < rounds.size(); ++i) {
         RoundMemory &round = rounds[i];
         round.number = plan_rounds[i].number;
+        round.slots.clear();
         round.received.clear();
         for (std::vector<WireBuffer> *buffers : {&round.leaving, &round.arriving, &round.returning, &round.returned})
             buffers->clear();
@@ -68,32 +69,35 @@ void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass
 
     // There are two sets of slots: rows arrive in one set while the executables compute with the other. Gradients have
     // two sets of their own: a round's gradients may still travel when the rows of the round after the next arrive.
-    const auto book_slots = [&](const Message &message, annulus_dtype dtype, Workspace &mine) {
-        return book_pair(mine, row_tensor_bytes(problem, problem.kv_heads * message.slots(), dtype), tensors);
+    const auto book_slots = [&](const ReceivedKeys &keys, annulus_dtype dtype, Workspace &mine) {
+        return book_pair(mine, row_tensor_bytes(problem, problem.kv_heads * keys.slots(), dtype), tensors);
     };
     for (const std::size_t parity : {0, 1})
         book_for_rounds(workspace, parity, 2, rounds, [&](std::size_t i, Workspace &mine) {
+            RoundMemory &round = rounds[i];
             std::size_t buffers = 0;
-            for (const Message *message : plan_rounds[i].receives) {
-                ReceiveSlots &slots = rounds[i].received.emplace_back();
-                slots.message = message;
-                if (!message->is_full())
-                    slots.buffer = buffers++;
-                slots.rows = book_slots(*message, problem.dtype, mine);
+            for (const ReceivedKeys &keys : plan.received()[i]) {
+                for (const Message *const message : keys.messages) {
+                    ReceivedMessage &received = round.received.emplace_back();
+                    received.message = message;
+                    received.slots = round.slots.size();
+                    if (!keys.are_full())
+                        received.buffer = buffers++;
+                }
+                round.slots.push_back({&keys, book_slots(keys, problem.dtype, mine), {}});
             }
         });
     if (is_backward)
         for (const std::size_t parity : {0, 1})
             book_for_rounds(workspace, parity, 2, rounds, [&](std::size_t i, Workspace &mine) {
-                for (ReceiveSlots &slots : rounds[i].received)
-                    slots.gradients = book_slots(*slots.message, sums_dtype, mine);
+                for (ReceiveSlots &slots : rounds[i].slots)
+                    slots.gradients = book_slots(*slots.keys, sums_dtype, mine);
             });
     // The gradients of a message use the table of its rows if there is one round: then no other round's tables
     // overwrite it before the gradients return.
     const bool shares_tables = plan.schedule().round_count() == 1;
     using Buffers = std::vector<WireBuffer> RoundMemory::*;
-    const auto book_buffers = [&](std::vector<const Message *> Round::*messages, bool includes_full,
-                                  annulus_dtype dtype, Buffers buffers, Buffers table_owner) {
+    const auto book_buffers = [&](bool are_received, annulus_dtype dtype, Buffers buffers, Buffers table_owner) {
         book_for_rounds(workspace, 0, 1, rounds, [&](std::size_t i, Workspace &mine) {
             RoundMemory &round = rounds[i];
             const auto book_new_table = [&](const Message &message) {
@@ -101,22 +105,27 @@ void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass
                 (buffers == table_owner ? round.tables : round.gradient_tables).push_back({&message, table});
                 return table;
             };
-            for (const Message *message : plan_rounds[i].*messages) {
-                if (!includes_full && message->is_full())
-                    continue;
+            const auto book_buffer = [&](const Message &message) {
                 std::vector<WireBuffer> &all = round.*buffers;
                 const RowTable table = buffers != table_owner && shares_tables ? (round.*table_owner)[all.size()].table
-                                                                               : book_new_table(*message);
-                const std::int64_t bytes = row_tensor_bytes(problem, message->total_rows(), dtype);
-                all.push_back({message, table, book_pair(mine, bytes, tensors)});
-            }
+                                                                               : book_new_table(message);
+                const std::int64_t bytes = row_tensor_bytes(problem, message.total_rows(), dtype);
+                all.push_back({&message, table, book_pair(mine, bytes, tensors)});
+            };
+            if (!are_received)
+                for (const Message *const message : plan_rounds[i].sends)
+                    book_buffer(*message);
+            else
+                for (const ReceivedMessage &received : round.received)
+                    if (received.buffer)
+                        book_buffer(*received.message);
         });
     };
-    book_buffers(&Round::sends, true, problem.dtype, &RoundMemory::leaving, &RoundMemory::leaving);
-    book_buffers(&Round::receives, false, problem.dtype, &RoundMemory::arriving, &RoundMemory::arriving);
+    book_buffers(false, problem.dtype, &RoundMemory::leaving, &RoundMemory::leaving);
+    book_buffers(true, problem.dtype, &RoundMemory::arriving, &RoundMemory::arriving);
     if (is_backward) {
-        book_buffers(&Round::receives, false, sums_dtype, &RoundMemory::returning, &RoundMemory::arriving);
-        book_buffers(&Round::sends, true, sums_dtype, &RoundMemory::returned, &RoundMemory::leaving);
+        book_buffers(true, sums_dtype, &RoundMemory::returning, &RoundMemory::arriving);
+        book_buffers(false, sums_dtype, &RoundMemory::returned, &RoundMemory::leaving);
     }
 }
 

@@ -34,20 +34,26 @@ struct WireBuffer {
     RowPair wire;
 };
 
-// A received message in slots. A full message is received there directly, without a WireBuffer.
+// Received keys in slots.
 struct ReceiveSlots {
+    const ReceivedKeys *keys = nullptr;
+    RowPair rows;      // K and V
+    RowPair gradients; // backward: dK and dV
+};
+
+// A received message. If its keys are full, it is received in their slots, without a WireBuffer.
+struct ReceivedMessage {
     const Message *message = nullptr;
+    std::size_t slots = 0;             // the index of its keys in `slots`
     std::optional<std::size_t> buffer; // the index of its WireBuffer in `arriving` and in `returning`
-    RowPair rows;                      // K and V
-    RowPair gradients;                 // backward: dK and dV
 };
 
 // The memory of one round. Different rounds share memory as far as they do not need it at the same time.
 struct RoundMemory {
-    std::size_t number = 0; // among the rounds of the sequence
-    // Messages that are not full are received in `arriving`, and their gradients are sent from `returning`.
+    std::size_t number = 0;                            // among the rounds of the sequence
     std::vector<WireBuffer> leaving, arriving;         // K and V that are sent, and that are received
-    std::vector<ReceiveSlots> received;                // every received message
+    std::vector<ReceiveSlots> slots;                   // all received keys
+    std::vector<ReceivedMessage> received;             // every received message
     std::vector<WireBuffer> returning, returned;       // dK and dV that are sent, and that are received
     std::vector<MessageTable> tables, gradient_tables; // filled before rows, and before gradients, travel
 };

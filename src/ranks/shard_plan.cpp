@@ -4,6 +4,8 @@
 #include "core/dtype_number.hpp"
 #include "core/error.hpp"
 
+#include <algorithm>
+
 namespace annulus {
 
 namespace {
@@ -14,11 +16,90 @@ Problem local_problem(Problem problem, const Window &shard) {
     return problem;
 }
 
-Problem remote_problem(Problem problem, const Message &message) {
-    problem.queries = message.queries;
-    problem.keys = message.keys;
-    problem.key_stride = message.stride;
+Problem remote_problem(Problem problem, const Window &queries, const Window &keys, std::int64_t stride) {
+    problem.queries = queries;
+    problem.keys = keys;
+    problem.key_stride = stride;
     return problem;
+}
+
+// The most bytes of K and V of a full message that is copied into slots with other messages, rather than received
+// there. A GPU copies this much in a small part of the time of the launches that it saves.
+constexpr std::int64_t max_copied_bytes = std::int64_t{16} << 20;
+
+// Consecutive messages, in the order of their keys, whose rows can lie in one set of slots. No row of another message
+// lies between them.
+class Group {
+  public:
+    Group(const Problem &problem, const Message &message)
+        : problem_(problem), messages_{&message}, keys_(message.keys), slots_(message.slots()),
+          firsts_(message.rows.size(), -1) {
+        note_firsts(message);
+    }
+
+    const std::vector<const Message *> &messages() const { return messages_; }
+    const Window &keys() const { return keys_; }
+    std::int64_t stride() const { return messages_.front()->stride; }
+
+    // Adds a message if the rows of each head then still have slots of their own, and hardly any slots are added
+    // between the messages.
+    bool add(const Message &message) {
+        const Message &first = *messages_.front();
+        const bool is_before = first.keys.start < message.queries.start;
+        const Window keys{keys_.start, message.keys.end() - keys_.start};
+        const std::int64_t slots = slots_ + message.slots();
+        if (message.stride != first.stride || is_before != (message.keys.start < message.queries.start) ||
+            divide_up(keys.length, message.stride) > slots + 1 || !may_copy(first) || !may_copy(message) ||
+            !has_slots_for(message))
+            return false;
+        messages_.push_back(&message);
+        keys_ = keys;
+        slots_ = slots;
+        note_firsts(message);
+        return true;
+    }
+
+  private:
+    bool may_copy(const Message &message) const {
+        const std::int64_t bytes =
+            message_tensor_count(problem_) * row_tensor_bytes(problem_, message.total_rows(), problem_.dtype);
+        return !message.is_full() || bytes <= max_copied_bytes;
+    }
+
+    // The stride must divide the distances between the rows of a head.
+    bool has_slots_for(const Message &message) const {
+        if (message.stride == 1)
+            return true;
+        if (!message.is_regular() || !messages_.front()->is_regular())
+            return false;
+        for (std::size_t head = 0; head < firsts_.size(); ++head)
+            if (message.rows[head] > 0 && firsts_[head] >= 0 &&
+                (message.firsts[head] - firsts_[head]) % message.stride != 0)
+                return false;
+        return true;
+    }
+
+    void note_firsts(const Message &message) {
+        for (std::size_t head = 0; head < firsts_.size() && message.is_regular(); ++head)
+            if (message.rows[head] > 0)
+                firsts_[head] = message.firsts[head];
+    }
+
+    const Problem &problem_;
+    std::vector<const Message *> messages_;
+    Window keys_;
+    std::int64_t slots_;
+    std::vector<std::int64_t> firsts_; // of each kv head: a row, or -1 if it has none or is not regular
+};
+
+// Returns the messages of a round in groups.
+std::vector<Group> group(const Problem &problem, std::vector<const Message *> messages) {
+    std::ranges::sort(messages, {}, [](const Message *message) { return message->keys.start; });
+    std::vector<Group> groups;
+    for (const Message *const message : messages)
+        if (groups.empty() || !groups.back().add(*message))
+            groups.emplace_back(problem, *message);
+    return groups;
 }
 
 } // namespace
@@ -30,9 +111,14 @@ std::int64_t row_tensor_bytes(const Problem &problem, std::int64_t rows, annulus
 ShardPlan::ShardPlan(const ShardLayout &layout, int shard, Steps &steps)
     : local_(layout.plan(), local_problem(layout.plan().problem(), layout.piece(shard))),
       schedule_(layout, shard, steps) {
-    for (const Round &round : schedule_.rounds())
-        for (const Message *message : round.receives)
-            remote_.try_emplace(message, layout.remote_plan(), remote_problem(layout.plan().problem(), *message));
+    const Problem &problem = layout.plan().problem();
+    for (const Round &round : schedule_.rounds()) {
+        std::vector<ReceivedKeys> &received = received_.emplace_back();
+        for (const Group &keys : group(problem, round.receives))
+            received.push_back(
+                {keys.messages(), keys.keys(), keys.stride(),
+                 Plan(layout.remote_plan(), remote_problem(problem, layout.piece(shard), keys.keys(), keys.stride()))});
+    }
 }
 
 namespace {
@@ -68,7 +154,11 @@ std::uint64_t ShardPlan::received_bytes(annulus_pass pass) const {
 }
 
 std::uint64_t ShardPlan::bytes() const {
-    return sizeof *this - sizeof schedule_ + schedule_.bytes() + remote_.size() * sizeof *remote_.begin();
+    std::uint64_t sum = sizeof *this - sizeof schedule_ + schedule_.bytes();
+    for (const std::vector<ReceivedKeys> &received : received_)
+        for (const ReceivedKeys &keys : received)
+            sum += sizeof keys + keys.messages.capacity() * sizeof(const Message *);
+    return sum;
 }
 
 } // namespace annulus

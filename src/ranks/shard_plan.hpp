@@ -9,7 +9,6 @@
 #include <annulus/attention.h>
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 namespace annulus {
@@ -20,6 +19,20 @@ constexpr int message_tensor_count(const Problem &problem) {
     return problem.gradients.only_v ? 1 : 2;
 }
 
+// Received keys that a shard attends to at once: those of one message, or of several that arrive in the same round.
+// Attending takes launches of its own, however few keys there are.
+struct ReceivedKeys {
+    std::vector<const Message *> messages; // in the order of their keys
+    // As Message has them: a head has one slot for every `stride` positions of `keys`.
+    Window keys;
+    std::int64_t stride;
+    Plan plan; // of the shard's queries against these keys
+
+    std::int64_t slots() const { return divide_up(keys.length, stride); }
+    // True if the rows of the only message have one layout on the wire and in slots.
+    bool are_full() const { return messages.size() == 1 && messages.front()->is_full(); }
+};
+
 class ShardPlan {
   public:
     // `layout` outlives it. Throws as Schedule does.
@@ -27,8 +40,8 @@ class ShardPlan {
 
     // Returns the plan of the shard's queries against its own keys.
     const Plan &local() const { return local_; }
-    // Returns the plan of the shard's queries against the keys of a received message.
-    const Plan &remote(const Message &message) const { return remote_.at(&message); }
+    // Returns the received keys of each round of the schedule.
+    const std::vector<std::vector<ReceivedKeys>> &received() const { return received_; }
     const Schedule &schedule() const { return schedule_; }
     // True if the shard exchanges a message with another shard, also with one of the same rank.
     bool communicates() const { return !schedule_.rounds().empty(); }
@@ -43,7 +56,7 @@ class ShardPlan {
   private:
     Plan local_;
     Schedule schedule_;
-    std::map<const Message *, Plan> remote_; // by received message
+    std::vector<std::vector<ReceivedKeys>> received_; // [rounds]
 };
 
 // Returns the bytes of one tensor with this number of rows in each batch entry. A row has the D elements of one head.

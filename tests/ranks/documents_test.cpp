@@ -106,15 +106,16 @@ TEST_P(Documents, HaveTheBitsOfEachDocumentAlone) {
     const Inputs inputs = random_inputs(whole, 2);
     constexpr int ranks = 4;
     const std::vector<Comm> comms = make_local_comms(ranks);
-    for (const Ranges &ranges : {even(whole.length, ranks), zigzag(whole.length, ranks)}) {
-        const Results together = run_ranges(whole, inputs, options_of(ANNULUS_EXCHANGE_GATHER), ranges, comms);
-        for (const SequenceRows &rows : sequences_of(whole)) {
-            SCOPED_TRACE(testing::Message() << "document of the rows from " << rows.start << " on");
-            expect_identical(rows.cut(whole, together),
-                             run_ranges(rows.cut(whole), rows.cut(whole, inputs), options_of(ANNULUS_EXCHANGE_RING),
-                                        cut(ranges, rows), comms));
+    for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER})
+        for (const Ranges &ranges : {even(whole.length, ranks), zigzag(whole.length, ranks)}) {
+            const Results together = run_ranges(whole, inputs, options_of(exchange), ranges, comms);
+            for (const SequenceRows &rows : sequences_of(whole)) {
+                SCOPED_TRACE(testing::Message()
+                             << "exchange " << exchange << ", document of the rows from " << rows.start << " on");
+                expect_identical(rows.cut(whole, together), run_ranges(rows.cut(whole), rows.cut(whole, inputs),
+                                                                       options_of(exchange), cut(ranges, rows), comms));
+            }
         }
-    }
 }
 
 std::string name_of(const testing::TestParamInfo<Pattern> &info) {

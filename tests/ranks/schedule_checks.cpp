@@ -43,6 +43,15 @@ class Wanted {
         return rows;
     }
 
+    // Returns the positions in `window` that a query of the shard attends to.
+    Rows rows_in(const Window &window, int to, std::int32_t kv_head) const {
+        Rows rows;
+        for (std::int64_t m = window.start; m < window.end(); ++m)
+            if (attended_[to][kv_head][m])
+                rows.push_back(m);
+        return rows;
+    }
+
     std::int64_t count(int from, int to) const {
         std::int64_t count = 0;
         for (std::int32_t kv_head = 0; kv_head < problem_.kv(); ++kv_head)
@@ -100,6 +109,41 @@ void expect_message(const Plan &plan, const Message &message, const Wanted &want
     ASSERT_GT(total, 0); // there are no messages without rows
     ASSERT_EQ(message.total_rows(), total);
     ASSERT_EQ(message.is_full(), is_full);
+}
+
+// Checks the keys that a shard attends to at once: together they have all messages of the round, and each row has a
+// slot of its own. No query may find another key in the window.
+void expect_received_keys(const ShardPlan &plan, std::size_t round, const Wanted &wanted) {
+    const int shard = plan.schedule().shard();
+    std::vector<const Message *> messages;
+    for (const ReceivedKeys &keys : plan.received()[round]) {
+        ASSERT_EQ(intersect(keys.keys, plan.local().problem().queries).length, 0);
+        std::int64_t slots = 0;
+        for (const Message *message : keys.messages) {
+            messages.push_back(message);
+            ASSERT_EQ(message->stride, keys.stride);
+            slots += message->slots();
+        }
+        ASSERT_LE(keys.slots(), slots + static_cast<std::int64_t>(keys.messages.size()));
+        for (std::int32_t g = 0; g < plan.local().problem().kv_heads; ++g) {
+            SCOPED_TRACE(testing::Message() << "key/value head " << g);
+            Rows rows;
+            for (const Message *message : keys.messages)
+                for_each_row(plan.local(), *message, g, [&](std::int64_t m) { rows.push_back(m); });
+            ASSERT_EQ(rows, wanted.rows_in(keys.keys, shard, g));
+            std::int64_t previous = -1;
+            for (const std::int64_t m : rows) {
+                const std::int64_t slot = (m - keys.keys.start) / keys.stride;
+                ASSERT_GT(slot, previous);
+                ASSERT_LT(slot, keys.slots());
+                previous = slot;
+            }
+        }
+    }
+    std::vector<const Message *> received = plan.schedule().rounds()[round].receives;
+    std::ranges::sort(messages);
+    std::ranges::sort(received);
+    ASSERT_EQ(messages, received);
 }
 
 // True if the library finds the wanted rows in closed form.
@@ -182,6 +226,7 @@ void expect_schedules(const Problem &problem, const Shards &shards, annulus_exch
         ASSERT_EQ(schedule.round_count(), rounds);
         std::int64_t sent = 0, received = 0;
         for (const Round &round : schedule.rounds()) {
+            expect_received_keys(plans[rank], static_cast<std::size_t>(&round - schedule.rounds().data()), wanted);
             ASSERT_LT(round.number, rounds);
             ASSERT_FALSE(round.sends.empty() && round.receives.empty());
             ASSERT_TRUE(&round == &schedule.rounds().front() || round.number > (&round - 1)->number);

@@ -68,18 +68,19 @@ TEST_P(EveryDtype, KeysThatCountForNothingElsewhere) {
             EXPECT_TRUE(std::ranges::all_of(values, [](double x) { return std::isnan(x); }));
 }
 
-// The bits do not depend on the run, the number of threads, or the exchange.
+// The bits do not depend on the run or the number of threads.
 TEST_P(EveryDtype, BitsAreTheSameEveryTime) {
     for (const bool causal : {false, true}) {
         const Problem whole = problem(causal);
         ASSERT_EQ(whole.length, 331);
         const Inputs inputs = random_inputs(whole, 1);
-        const Results first = run_ranks(whole, inputs, options_of(lengths_, ANNULUS_EXCHANGE_RING));
-        for (const annulus_exchange exchange : exchanges)
-            for (const int threads : {1, 1, 2, 5}) {
+        for (const annulus_exchange exchange : exchanges) {
+            const Results first = run_ranks(whole, inputs, options_of(lengths_, exchange));
+            for (const int threads : {1, 2, 5}) {
                 SCOPED_TRACE(testing::Message() << "exchange " << exchange << ", threads " << threads);
                 expect_identical(run_ranks(whole, inputs, options_of(lengths_, exchange, threads)), first);
             }
+        }
     }
 }
 

@@ -433,11 +433,11 @@ end
 
 @doc raw"""
 How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
-some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
-and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
-the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that
-out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share segments,
-`auto` is `ring`.
+some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` where for no rank
+the rows of K and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in
+some cases of the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to
+find that out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share
+segments, `auto` is `ring`.
 """ const annulus_exchange = Int32
 const ANNULUS_EXCHANGE_AUTO = annulus_exchange(0) # one of the two, as said above (default)
 const ANNULUS_EXCHANGE_RING = annulus_exchange(1) # in up to ranks - 1 hops: memory for the rows of two ranks at a time
@@ -898,8 +898,9 @@ device, room for what has been sent to each rank at once at most, which for one 
 sent here, rounded up to 2 MiB.
 
 received_messages counts the messages of rows of K and V that the rank's shards receive, those from shards of its own
-as well. A shard gets one or a few from each shard whose keys it attends to, and computes with each by itself. Each
-round of attention mass receives as many.
+as well. A shard gets one or a few from each shard whose keys it attends to. Messages that arrive at once from shards
+side by side count as one where their rows lie alike: the shard computes with them together. Each round of attention
+mass receives as many.
 """ struct annulus_estimate
     size::Csize_t
     pairs::Cdouble
