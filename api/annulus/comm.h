@@ -237,8 +237,8 @@ ANNULUS_API_STATUS annulus_status annulus_context_set_comm(annulus_context *cont
  *
  * A rank with several shards has their rows one behind the other in its tensors, in the order of their positions. So
  * under causality every rank can be given as much to do as the others: with P ranks and 2P shards as equal as can be,
- * shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment send one another messages of their
- * own, of which a rank can have 2^19 (attention.h).
+ * shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment, or of which one is within reach of
+ * the other's window, send one another messages of their own, of which a rank can have 2^19 (attention.h).
  */
 typedef struct annulus_shards {
     size_t size;
@@ -306,10 +306,10 @@ ANNULUS_API_STATUS annulus_status annulus_estimate_rank(annulus_context *context
  *
  * The numbers of rows of two ranks differ by at most 1. Each rank has one shard, in the order of the ranks, unless
  * other shards leave the busiest rank less to do: a zigzag, or shards that keep sequences whole and cut few of them.
- * Work is the pairs of queries and keys that a rank computes, and the rows of K and V and the messages that it receives,
- * weighed by the rates of a GPU; more than 8 ranks are taken to be on several hosts. For very many ranks and sequences
- * the search stops after about a second with the best shards so far, on every rank the same. The choice may change
- * between versions.
+ * Work is the pairs of queries and keys that a rank computes, and the rows of K and V and the messages that it
+ * receives, weighed by the rates of a GPU; more than 8 ranks are taken to be on several hosts. For very many ranks and
+ * sequences the search stops after about a second with the best shards so far, on every rank the same. The choice may
+ * change between versions.
  *
  * capacity: the elements that lengths and owners have room for. ANNULUS_MAX_SHARDS is always enough.
  *
