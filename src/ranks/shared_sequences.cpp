@@ -69,11 +69,13 @@ void SharedSequences::find_sent_bytes() {
             if (are_gradients && pass_ == ANNULUS_PASS_FORWARD)
                 continue;
             round_bytes.clear();
-            for (const auto &[shard, round] : shard_rounds)
-                shard->executable.for_each_send(round, are_gradients, [&](int peer, std::size_t bytes) {
-                    if (peer != shard->executable.rank())
+            for (const ShardRound &shard_round : shard_rounds) {
+                const ShardExecutable &shard = shard_round.shard->executable;
+                shard.for_each_send(shard_round.round, are_gradients, [&](int peer, std::size_t bytes) {
+                    if (peer != shard.rank())
                         round_bytes[peer] = add_message(round_bytes[peer], bytes);
                 });
+            }
             for (const auto &[peer, bytes] : round_bytes)
                 sent_bytes_[peer] = std::max(sent_bytes_[peer], bytes);
         }

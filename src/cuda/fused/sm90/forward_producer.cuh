@@ -29,7 +29,7 @@ __device__ __forceinline__ void copy_kv_blocks(const ForwardParams &params, Forw
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             const CUtensorMap &k_map = params.k[range.map], &v_map = params.v[range.map];
-            const auto [index, residue] = range.place_in_map(params);
+            const auto place = range.place_in_map(params);
             for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
                 end.next_block();
                 const auto copy = [&](const CUtensorMap &map, std::uint8_t *target, Mbarrier &full, Mbarrier &empty) {
@@ -38,7 +38,8 @@ __device__ __forceinline__ void copy_kv_blocks(const ForwardParams &params, Forw
 #pragma unroll
                     for (int chunk = 0; chunk < Traits::chunks; ++chunk)
                         tma_load(shared_address(target) + chunk * Traits::range_block_rows * swizzled_row_bytes, map,
-                                 full, chunk * 64, index + block * Traits::range_block_rows, residue, kv_head, batch);
+                                 full, chunk * 64, place.index + block * Traits::range_block_rows, place.residue,
+                                 kv_head, batch);
                 };
                 const int s = stage.slot();
                 copy(k_map, shared.k[s], shared.k_full[s], shared.k_empty[s]);
