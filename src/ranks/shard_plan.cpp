@@ -27,6 +27,11 @@ Problem remote_problem(Problem problem, const Window &queries, const Window &key
 // there. A GPU copies this much in a small part of the time of the launches that it saves.
 constexpr std::int64_t max_copied_bytes = std::int64_t{16} << 20;
 
+// Returns the bytes of K and V of this number of rows in each batch entry.
+std::int64_t key_bytes(const Problem &problem, std::int64_t rows) {
+    return message_tensor_count(problem) * row_tensor_bytes(problem, rows, problem.dtype);
+}
+
 // Consecutive messages, in the order of their keys, whose rows can lie in one set of slots. No row of another message
 // lies between them.
 class Group {
@@ -41,17 +46,20 @@ class Group {
     const Window &keys() const { return keys_; }
     std::int64_t stride() const { return messages_.front()->stride; }
 
-    // Adds a message if the rows of each head then still have slots of their own, and hardly any slots are added
-    // between the messages.
-    bool add(const Message &message) {
+    // Adds a message if the rows of each head then still have slots of their own, hardly any slots are added between
+    // the messages, and the full messages that are then copied have at most `room` bytes. Takes these bytes from
+    // `room`.
+    bool add(const Message &message, std::int64_t &room) {
         const Message &first = *messages_.front();
         const bool is_before = first.keys.start < message.queries.start;
         const Window keys{keys_.start, message.keys.end() - keys_.start};
         const std::int64_t slots = slots_ + message.slots();
+        const std::int64_t copied = full_bytes(message) + (messages_.size() == 1 ? full_bytes(first) : 0);
         if (message.stride != first.stride || is_before != (message.keys.start < message.queries.start) ||
-            divide_up(keys.length, message.stride) > slots + 1 || !may_copy(first) || !may_copy(message) ||
-            !has_slots_for(message))
+            divide_up(keys.length, message.stride) > slots + 1 || copied > room ||
+            std::max(full_bytes(first), full_bytes(message)) > max_copied_bytes || !has_slots_for(message))
             return false;
+        room -= copied;
         messages_.push_back(&message);
         keys_ = keys;
         slots_ = slots;
@@ -60,10 +68,9 @@ class Group {
     }
 
   private:
-    bool may_copy(const Message &message) const {
-        const std::int64_t bytes =
-            message_tensor_count(problem_) * row_tensor_bytes(problem_, message.total_rows(), problem_.dtype);
-        return !message.is_full() || bytes <= max_copied_bytes;
+    // Returns the bytes of K and V of a full message; 0 for any other message, which is copied in any case.
+    std::int64_t full_bytes(const Message &message) const {
+        return message.is_full() ? key_bytes(problem_, message.total_rows()) : 0;
     }
 
     // The stride must divide the distances between the rows of a head.
@@ -92,12 +99,14 @@ class Group {
     std::vector<std::int64_t> firsts_; // of each kv head: a row, or -1 if it has none or is not regular
 };
 
-// Returns the messages of a round in groups.
-std::vector<Group> group(const Problem &problem, std::vector<const Message *> messages) {
+// Returns the messages that a shard receives in a round, in groups. A full message in a group takes memory twice. So
+// the full messages in groups have at most as many bytes as the shard's own K and V.
+std::vector<Group> group(const Problem &problem, const Window &shard, std::vector<const Message *> messages) {
     std::ranges::sort(messages, {}, [](const Message *message) { return message->keys.start; });
+    std::int64_t room = key_bytes(problem, problem.kv_heads * shard.length);
     std::vector<Group> groups;
     for (const Message *const message : messages)
-        if (groups.empty() || !groups.back().add(*message))
+        if (groups.empty() || !groups.back().add(*message, room))
             groups.emplace_back(problem, *message);
     return groups;
 }
@@ -114,7 +123,7 @@ ShardPlan::ShardPlan(const ShardLayout &layout, int shard, Steps &steps)
     const Problem &problem = layout.plan().problem();
     for (const Round &round : schedule_.rounds()) {
         std::vector<ReceivedKeys> &received = received_.emplace_back();
-        for (const Group &keys : group(problem, round.receives))
+        for (const Group &keys : group(problem, layout.piece(shard), round.receives))
             received.push_back(
                 {keys.messages(), keys.keys(), keys.stride(),
                  Plan(layout.remote_plan(), remote_problem(problem, layout.piece(shard), keys.keys(), keys.stride()))});
