@@ -96,8 +96,9 @@ template <class Architecture> class FusedBackward final : public Executable {
         }
         unsigned *next_counters = memory.flag_and_counters + 1;
         store_branches(call, memory.branches);
-        if (clears_counters)
-            check(cudaMemsetAsync(next_counters, 0, memory.counter_count * sizeof(unsigned), call.stream),
+        if (clears_counters) // and the flag: other executables may have used the workspace since run()
+            check(cudaMemsetAsync(memory.flag_and_counters, 0, (memory.counter_count + 1) * sizeof(unsigned),
+                                  call.stream),
                   "cudaMemsetAsync");
         bind(call, memory);
         store_array(backward_.rows.data(), backward_.rows.size(), memory.sequences.rows, call.stream);
