@@ -6,8 +6,8 @@
 //     return gradients of round 0, round 2 | keys of round 1
 //     …
 //
-// Work that no other rank waits for comes last. In backward that is the gradients of queries of the last message of a
-// round and, if there is one round, the gradients of the rank's own keys.
+// Work that no other rank waits for comes last. In backward that is the gradients of queries for the last received keys
+// of the last round and, if there is one round, the gradients of the rank's own keys.
 //
 // Each rank begins and finishes its batches in the order rows 0, rows 1, gradients 0, rows 2, gradients 1, … A rank
 // with fewer rounds leaves out the later ones. So two ranks order the messages between them alike, and no rank waits

@@ -437,7 +437,8 @@ some query of the receiver attends to, and give the same result up to rounding. 
 the rows of K and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in
 some cases of the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to
 find that out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share
-segments, `auto` is `ring`.
+segments, `auto` is `ring`. It decides for each sequence; the rows that arrive for all sequences are in memory at
+once.
 """ const annulus_exchange = Int32
 const ANNULUS_EXCHANGE_AUTO = annulus_exchange(0) # one of the two, as said above (default)
 const ANNULUS_EXCHANGE_RING = annulus_exchange(1) # in up to ranks - 1 hops: memory for the rows of two ranks at a time

@@ -62,7 +62,7 @@ class Shards:
 
         Takes even() shards if no others are better, as without a causal mask; zigzag() shards, as under a causal mask
         over long segments; or, for packed sequences, shards that keep sequences whole and cut few of them. Counts the
-        pairs of queries and keys that each rank computes, and the rows that it receives.
+        pairs of queries and keys that each rank computes, and the rows and messages that it receives.
 
         sequence_starts, sequence_lengths: the sequences that the rows consist of, as Context.forward() takes them.
         heads: the number of query heads, for configs whose branches differ by head.

@@ -253,7 +253,8 @@ pub const fn ANNULUS_BRANCH_INIT(segment_length: i64, dilation: i64) -> annulus_
 /// the rows of K and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in
 /// some cases of the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to
 /// find that out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share
-/// segments, `auto` is `ring`.
+/// segments, `auto` is `ring`. It decides for each sequence; the rows that arrive for all sequences are in memory at
+/// once.
 pub type annulus_exchange = i32;
 /// one of the two, as said above (default)
 pub const ANNULUS_EXCHANGE_AUTO: annulus_exchange = 0;
