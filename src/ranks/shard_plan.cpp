@@ -100,10 +100,10 @@ class Group {
 };
 
 // Returns the messages that a shard receives in a round, in groups. A full message in a group takes memory twice. So
-// the full messages in groups have at most as many bytes as the shard's own K and V.
+// the full messages in groups have at most as many bytes as the shard's own K and V, or as one message may have.
 std::vector<Group> group(const Problem &problem, const Window &shard, std::vector<const Message *> messages) {
     std::ranges::sort(messages, {}, [](const Message *message) { return message->keys.start; });
-    std::int64_t room = key_bytes(problem, problem.kv_heads * shard.length);
+    std::int64_t room = std::max(key_bytes(problem, problem.kv_heads * shard.length), max_copied_bytes);
     std::vector<Group> groups;
     for (const Message *const message : messages)
         if (groups.empty() || !groups.back().add(*message, room))
