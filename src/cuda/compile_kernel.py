@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-# The search for tiles of several branches, which windows may be among, spills up to 144 bytes (forward, D = 128).
+# By -Xptxas=-v, the warp that finds tiles of several branches spills up to 144 bytes (sm90 forward, D = 128).
 MOST_SPILLED, MOST_SPILLED_OF_32_BITS = 160, 1024  # bytes
 SLOW = re.compile(r"\(C75\d\d\)|ignored")
 KERNEL = re.compile(r"Compiling entry function '\w+TraitsI(6__half|13__nv_bfloat16)?")

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's executable of a call over several ranks: the sequences that the rank has alone, and those that it shares.
+// The executable of one rank in a call over several ranks. It computes the sequences that the rank has alone, and the
+// rank's shards of the sequences that several ranks share.
 #pragma once
 
 #include "engine/engine.hpp"

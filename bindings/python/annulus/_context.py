@@ -40,8 +40,8 @@ class Estimate:
     sent_bytes, received_bytes: messages to and from other ranks.
     plan_bytes: host memory of the plan itself.
     exchange: how the ranks would exchange rows, "ring" or "gather"; "auto" for one rank.
-    received_messages: messages of rows of K and V that the rank's shards receive; those that arrive together and lie
-        alike count as one.
+    received_messages: the number of messages with rows of K and V that the rank's shards receive. Messages with which
+        a shard computes at once count as one.
     """
 
     pairs: float

@@ -28,7 +28,7 @@ struct PassTime {
     double kernels = 0;  // over all keys
     double own_keys = 0; // the part over the rank's own keys, while messages travel
     double messages = 0;
-    double launches = 0; // for the messages, but those that are computed with together count as one
+    double launches = 0; // one for each set of messages that a shard computes with at once
     double agreement = 0;
 
     double exposed() const { return std::max(0.0, messages - own_keys); }

@@ -178,7 +178,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
         problem_ = make(seed);
         problem_.dtype = ANNULUS_BFLOAT16;
         problem_.keys_once = keys_once;
-        // The ranges of four windows are as many as a tile may have.
+        // A tile has 16 ranges at most, and a window can have four of them if keys count once.
         const std::size_t most_branches = has_windows() ? 4 : 5;
         if (problem_.keys_once) // several branches, which overlap in many ways
             for (std::uint64_t i = 1; i <= 2; ++i)

@@ -340,8 +340,7 @@ const char *curve_refusal(const Plan &plan) {
 const char *grids_refusal(const Plan &plan, const std::vector<PlannedGrid> &grids) {
     if (plan.shares_keys() && grids.size() > 1 && plan.has_windows())
         return "beside windows it counts keys once if dilations divide one another, query rules are alike, and there "
-               "are "
-               "up to four windows, or with causality eight, or fewer beside segments";
+               "are up to four windows, or with causality eight, or fewer beside segments";
     if (plan.shares_keys() && grids.size() > 1)
         return "it counts keys once for up to 8 branches in linear order whose dilations divide one another and whose "
                "query rules are alike";
