@@ -14,4 +14,10 @@ void *load_library(const char *file) {
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "%s cannot be loaded: %s", file, reason ? reason : "no reason given");
 }
 
+void *find_function(void *library, const char *library_name, const char *function, const char *needed) {
+    if (void *const address = dlsym(library, function))
+        return address;
+    throw Error(ANNULUS_ERROR_UNSUPPORTED, "%s has no %s; annulus needs %s", library_name, function, needed);
+}
+
 } // namespace annulus

@@ -30,9 +30,7 @@ void *load() {
 }
 
 template <class Function> void find(void *library, Function &function, const char *name) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-    if (!function)
-        throw Error(ANNULUS_ERROR_UNSUPPORTED, "cuBLAS has no %s; annulus needs cuBLAS 12 or 13", name);
+    function = reinterpret_cast<Function>(find_function(library, "cuBLAS", name, "cuBLAS 12 or 13"));
 }
 
 } // namespace

@@ -4,8 +4,6 @@
 #include "core/error.hpp"
 #include "engine/load_library.hpp"
 
-#include <dlfcn.h>
-
 #include <cstring>
 
 namespace annulus {
@@ -16,9 +14,7 @@ constexpr const char *library_name = "libnccl.so.2";
 constexpr int oldest_version = NCCL_VERSION(2, 14, 0); // the first version with non-blocking communicators
 
 template <class Function> void find(void *library, Function &function, const char *name) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-    if (!function)
-        throw Error(ANNULUS_ERROR_UNSUPPORTED, "%s has no %s; annulus needs NCCL 2.14 or newer", library_name, name);
+    function = reinterpret_cast<Function>(find_function(library, library_name, name, "NCCL 2.14 or newer"));
 }
 
 } // namespace
