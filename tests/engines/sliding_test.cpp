@@ -108,11 +108,8 @@ std::vector<NamedProblem> problems() {
 }
 
 std::vector<NamedProblem> problems_of_both_rules() {
-    std::vector<NamedProblem> all = problems();
-    for (NamedProblem named : with_keys_once(problems()))
-        if (named.problem.branches.size() > 1)
-            all.push_back({"once_" + named.name, named.problem});
-    return with_dtypes(all, {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16});
+    return with_dtypes(with_both_key_rules(problems()),
+                       {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16});
 }
 
 std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {

@@ -64,6 +64,14 @@ std::vector<NamedProblem> with_keys_once(std::vector<NamedProblem> problems) {
     return problems;
 }
 
+std::vector<NamedProblem> with_both_key_rules(const std::vector<NamedProblem> &problems) {
+    std::vector<NamedProblem> all = problems;
+    for (NamedProblem named : with_keys_once(problems))
+        if (named.problem.branches.size() > 1)
+            all.push_back({"once_" + named.name, named.problem});
+    return all;
+}
+
 std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
                                       const std::vector<annulus_dtype> &dtypes) {
     std::vector<NamedProblem> all;

@@ -34,6 +34,9 @@ std::vector<NamedProblem> nested_problems();
 // Returns the same problems with keys that count once.
 std::vector<NamedProblem> with_keys_once(std::vector<NamedProblem> problems);
 
+// Returns the problems. Those of several branches follow once more, named once_…, with keys that count once.
+std::vector<NamedProblem> with_both_key_rules(const std::vector<NamedProblem> &problems);
+
 // Returns each problem in every one of `dtypes`. In the fast part, each problem has one dtype in turn.
 std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
                                       const std::vector<annulus_dtype> &dtypes);

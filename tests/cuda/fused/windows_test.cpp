@@ -133,11 +133,7 @@ std::vector<NamedProblem> problems() {
 
 // Key rule `once` takes branches whose dilations divide one another and whose query rules are alike.
 std::vector<NamedProblem> problems_of_both_rules() {
-    std::vector<NamedProblem> all = problems();
-    for (NamedProblem named : with_keys_once(problems()))
-        if (named.problem.branches.size() > 1)
-            all.push_back({"once_" + named.name, named.problem});
-    return with_dtypes(all, subject_dtypes());
+    return with_dtypes(with_both_key_rules(problems()), subject_dtypes());
 }
 
 std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
