@@ -30,13 +30,16 @@ struct ColumnStatistic {
 // LSE or delta of the thread's columns. The eight lanes that have the same columns keep a part of the numbers each, and
 // get the others from one another. That takes few registers, and no reads from shared memory beside products.
 template <int columns> struct SharedColumnStatistic {
-    float2 pairs[columns / 64];
+    static constexpr int count = (columns + 63) / 64;
+    float2 pairs[count];
 
     __device__ __forceinline__ explicit SharedColumnStatistic(const float *first) {
         const FragmentThread<> own;
 #pragma unroll
-        for (int i = 0; i < columns / 64; ++i)
-            pairs[i] = load_8_bytes(shared_address(first + 64 * i + 8 * (own.lane() / 4) + own.column()));
+        for (int i = 0; i < count; ++i) {
+            const int column = 64 * i + 8 * (own.lane() / 4) + own.column();
+            pairs[i] = load_8_bytes(shared_address(first + (columns % 64 == 0 ? column : min(column, columns - 2))));
+        }
     }
     __device__ __forceinline__ float4 at(int i) const {
         const float2 &pair = pairs[i / 4 / 8];

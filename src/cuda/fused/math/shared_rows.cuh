@@ -86,4 +86,14 @@ __device__ __forceinline__ void store_matrices(std::uint32_t address, std::uint3
 #endif
 }
 
+#if __CUDA_ARCH__ >= 900
+// Stores the transposed matrices.
+__device__ __forceinline__ void store_matrices_transposed(std::uint32_t address, std::uint32_t a, std::uint32_t b,
+                                                          std::uint32_t c, std::uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
+                 "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+#endif
+
 } // namespace annulus

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(Traits::threads, 1)
                 KeyTileFinder<Traits>(params, shared).run(RowClearer<Traits>(params, shared.pieces_begun));
             else
                 KeyTileFinder<Traits>(params, shared).run(NoOtherWork());
-        } else {
+        } else if (warp - 2 < Traits::d_q_buffers) {
             QuerySumSender<Traits>(params, shared, warp - 2).run();
         }
     } else {

@@ -41,6 +41,7 @@ template <class Traits> class AllGradientsConsumer {
     static constexpr int range_block_rows = Traits::range_block_rows;
     static constexpr int columns = Traits::head_dim;
     static constexpr std::uint32_t to_d_o = Traits::stage_bytes / 16, stage_distance = 2 * to_d_o;
+    static constexpr int d_q_buffers = Traits::d_q_buffers;
     using BlockMask = Mask<true, range_block_rows>;
 
     // What a thread holds in registers during a tile.
@@ -49,8 +50,6 @@ template <class Traits> class AllGradientsConsumer {
         // for dQ.
         const std::uint32_t k, v, q, d_o, d_q_left, d_q_right;
         float d_k[columns / 2], d_v[columns / 2];
-        float s[range_block_rows / 2], d_p[range_block_rows / 2], d_q[Traits::d_q_columns / 2];
-        std::uint32_t p[range_block_rows / 4], d_s[range_block_rows / 4];
     };
 
     __device__ __forceinline__ void find_gradients(const OwnTile &tile,
@@ -89,9 +88,10 @@ template <class Traits> class AllGradientsConsumer {
 #pragma unroll 1
             for (; at >= 0; --at)
                 process_block<false, false>(x, row_block, range, at);
-            start_d_q(x);
+            float d_q[Traits::d_q_columns / 2];
+            start_d_q(x, d_q);
             wgmma_wait<0>();
-            end_d_q(x);
+            end_d_q(d_q);
         }
         __syncwarp();
         if (thread_of_warpgroup() % warp_threads == 0)
@@ -124,49 +124,60 @@ template <class Traits> class AllGradientsConsumer {
         const int stage = stage_.slot();
         const unsigned parity = stage_.parity_to_empty();
         const BlockMask mask = find_mask<hides>(row_block, range, at);
+        // Declared here, so that registers hold none of them from one block to the next.
+        float s[range_block_rows / 2], d_p[range_block_rows / 2], d_q[Traits::d_q_columns / 2];
+        std::uint32_t p[range_block_rows / 4], d_s[range_block_rows / 4];
         constexpr float weight[2] = {-0.f, -0.f}; // of one branch; -0 adds nothing
         shared_.q_full[stage].wait(parity);
         const auto lse_log2 = load_statistic(shared_.lse_log2[stage]);
-        multiply_rows<Element, columns, range_block_rows>(x.s, x.k, x.q + stage * stage_distance);
+        multiply_rows<Element, columns, range_block_rows>(s, x.k, x.q + stage * stage_distance);
         shared_.d_o_full[stage].wait(parity);
-        multiply_rows<Element, columns, range_block_rows>(x.d_p, x.v, x.d_o + stage * stage_distance);
+        multiply_rows<Element, columns, range_block_rows>(d_p, x.v, x.d_o + stage * stage_distance);
         wgmma_wait<1>();
-        fence_registers(x.s);
-        find_probabilities<hides>(x.s, params_.scale_log2, weight, lse_log2, mask);
-        pack<Element>(x.p, x.s);
+        fence_registers(s);
+        find_probabilities<hides>(s, params_.scale_log2, weight, lse_log2, mask);
+        pack<Element>(p, s);
+        constexpr bool has_d_q = !is_first, is_early = has_d_q && Traits::multiplies_d_q_early;
+        if constexpr (is_early)
+            start_d_q(x, d_q);
         const auto delta = load_statistic(shared_.delta[stage]);
-        wgmma_wait<0>();
-        fence_registers(x.d_p);
+        wgmma_wait<is_early ? 1 : 0>();
+        fence_registers(d_p);
         find_d_s<hides>(
-            x.d_p, [&](int j) { return unpack_two<Element>(x.p[j / 2]); }, delta, mask,
-            [&](int j, const float2 &two) { x.d_s[j / 2] = pack_two<Element>(two.x, two.y); });
+            d_p, [&](int j) { return unpack_two<Element>(p[j / 2]); }, delta, mask,
+            [&](int j, const float2 &two) { d_s[j / 2] = pack_two<Element>(two.x, two.y); });
         if constexpr (hides)
             clear_absent_rows(range.count - at * range_block_rows, stage);
         shared_.d_s_empty[stage].wait(stage_.parity_to_fill());
-        stage_pairs<FragmentThread<>>(shared_address(shared_.d_s[stage][own_consumer()]), x.d_s);
-        add_product<Element, columns, range_block_rows>(x.d_v, x.p, x.d_o + stage * stage_distance);
+        if constexpr (Traits::transposes_d_q)
+            stage_d_s_by_queries(shared_address(shared_.d_s[stage][own_consumer()]), d_s);
+        else
+            stage_pairs<FragmentThread<>>(shared_address(shared_.d_s[stage][own_consumer()]), d_s);
+        if constexpr (has_d_q && !is_early)
+            start_d_q(x, d_q);
+        add_product<Element, columns, range_block_rows>(x.d_v, p, x.d_o + stage * stage_distance);
         fence_async_proxy();
         __syncwarp();
         if (thread_of_warpgroup() % warp_threads == 0)
             shared_.d_s_full[stage].arrive();
-        if constexpr (!is_first)
-            start_d_q(x);
-        add_product<Element, columns, range_block_rows>(x.d_k, x.d_s, x.q + stage * stage_distance);
+        add_product<Element, columns, range_block_rows>(x.d_k, d_s, x.q + stage * stage_distance);
+        if constexpr (has_d_q) {
+            wgmma_wait<2>();
+            end_d_q(d_q);
+        }
         wgmma_wait<1>();
         fence_registers(x.d_v);
-        fence_registers(x.p);
+        fence_registers(p);
         release(shared_.d_o_empty[stage]);
-        if constexpr (!is_first)
-            end_d_q(x);
         wgmma_wait<0>();
         fence_registers(x.d_k);
-        fence_registers(x.d_s);
+        fence_registers(d_s);
         release(shared_.q_empty[stage]);
         ++stage_.count;
     }
 
     // Starts the product for dQ over all keys of the tile.
-    __device__ __forceinline__ void start_d_q(Registers &x) const {
+    __device__ __forceinline__ void start_d_q(Registers &x, float (&d_q)[Traits::d_q_columns / 2]) const {
         // The distance from the first consumer's keys to the second one's.
         constexpr std::uint32_t left_distance = Traits::transposes_d_q ? Traits::row_block_bytes : Traits::d_s_bytes,
                                 right_distance = Traits::transposes_d_q ? Traits::d_s_bytes : Traits::row_block_bytes;
@@ -175,30 +186,49 @@ template <class Traits> class AllGradientsConsumer {
                             left = x.d_q_left + (Traits::transposes_d_q ? 0 : further_d_s),
                             right = x.d_q_right + (Traits::transposes_d_q ? further_d_s : 0);
         shared_.d_s_full[place.slot()].wait(place.parity_to_empty());
-        fence_registers(x.d_q);
+        fence_registers(d_q);
         wgmma_fence();
 #pragma unroll
         for (int u = 0; u < Traits::consumers; ++u)
 #pragma unroll
             for (int i = 0; i < row_block_rows / 16; ++i) {
                 const std::uint32_t further = i * 16 * swizzled_row_bytes;
-                WgmmaSsMnMajor<Element, Traits::d_q_columns>::run(
-                    x.d_q, smem_descriptor(left + (u * left_distance + further) / 16),
-                    smem_descriptor(right + (u * right_distance + further) / 16), u > 0 || i > 0);
+                if constexpr (Traits::transposes_d_q)
+                    WgmmaSsMnKMajor<Element, Traits::d_q_columns>::run(
+                        d_q, smem_descriptor(left + (u * left_distance + further) / 16),
+                        smem_descriptor(right + (u * right_distance + i * 32) / 16), u > 0 || i > 0);
+                else
+                    WgmmaSsMnMajor<Element, Traits::d_q_columns>::run(
+                        d_q, smem_descriptor(left + (u * left_distance + further) / 16),
+                        smem_descriptor(right + (u * right_distance + further) / 16), u > 0 || i > 0);
             }
         wgmma_commit();
     }
 
-    __device__ __forceinline__ void end_d_q(Registers &x) {
-        fence_registers(x.d_q);
+    // Writes dS to shared memory in rows of 64 keys, one row for each query.
+    __device__ __forceinline__ static void stage_d_s_by_queries(std::uint32_t target,
+                                                                const std::uint32_t (&d_s)[range_block_rows / 4]) {
+        const FragmentThread<> own;
+        const int lane = own.lane();
+        // Of the four matrices of an instruction, two have the same queries, and two the same keys.
+        const std::uint32_t first =
+            target + swizzled_offset(range_block_rows, lane / 16 * 8 + lane % 8, own.strip() * 2 + lane / 8 % 2);
+#pragma unroll
+        for (int i = 0; i < range_block_rows / 16; ++i)
+            store_matrices_transposed(first + i * 16 * swizzled_row_bytes, d_s[4 * i], d_s[4 * i + 1], d_s[4 * i + 2],
+                                      d_s[4 * i + 3]);
+    }
+
+    __device__ __forceinline__ void end_d_q(float (&d_q)[Traits::d_q_columns / 2]) {
+        fence_registers(d_q);
         release(shared_.d_s_empty[PipelineState<Traits::stages>{d_q_count_}.slot()]);
-        hand_over_d_q(x);
+        hand_over_d_q(d_q);
         ++d_q_count_;
     }
 
     // Copies the product for dQ into a buffer, in the order of fragments: a warp's strip by itself, and every four
     // numbers of its lanes next to one another.
-    __device__ __forceinline__ void hand_over_d_q(const Registers &x) const {
+    __device__ __forceinline__ void hand_over_d_q(const float (&d_q)[Traits::d_q_columns / 2]) const {
         const PipelineState<d_q_buffers> buffer{d_q_count_};
         shared_.d_q_empty[buffer.slot()].wait(buffer.parity_to_fill());
         const int thread = thread_of_warpgroup(), strip = own_consumer() * 4 + thread / warp_threads;
@@ -206,11 +236,13 @@ template <class Traits> class AllGradientsConsumer {
         if (Traits::d_q_strips == Traits::consumer_warps || strip < Traits::d_q_strips) {
             const std::uint32_t target =
                 shared_address(shared_.d_q[buffer.slot()]) + strip * Traits::strip_bytes + lane * 16;
+#ifndef NOHAND
 #pragma unroll
             for (int i = 0; i < Traits::d_q_columns / 8; ++i)
                 store_16_bytes(target + i * warp_threads * 16,
-                               {__float_as_uint(x.d_q[4 * i]), __float_as_uint(x.d_q[4 * i + 1]),
-                                __float_as_uint(x.d_q[4 * i + 2]), __float_as_uint(x.d_q[4 * i + 3])});
+                               {__float_as_uint(d_q[4 * i]), __float_as_uint(d_q[4 * i + 1]),
+                                __float_as_uint(d_q[4 * i + 2]), __float_as_uint(d_q[4 * i + 3])});
+#endif
             fence_async_proxy();
         }
         __syncwarp();

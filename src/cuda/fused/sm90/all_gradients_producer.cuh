@@ -210,6 +210,7 @@ template <class Traits> class QuerySumSender {
 
   private:
     using OwnTile = Tile<Traits::consumers, 1>;
+    static constexpr int d_q_buffers = Traits::d_q_buffers;
     static constexpr int prefetched_blocks = 4; // how far ahead; a multiple of the number of buffers
 
     __device__ __forceinline__ void send(const OwnTile &tile, const SummingTile &summing, int blocks,
@@ -240,17 +241,24 @@ template <class Traits> class QuerySumSender {
         unsigned *const added = params_.query_sums.added + block;
         float *const sum = params_.query_sums.sum(block);
         const std::uint32_t source = shared_address(shared_.d_q[buffer_]);
+#ifdef NOSEND
+#else
         if (turn == 0) {
             bulk_store(sum, source, Traits::sum_bytes);
         } else {
             unsigned before;
             do
                 asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(before) : "l"(added) : "memory");
+#ifdef NOTURNS
+            while (false);
+#else
             while (before < static_cast<unsigned>(turn));
+#endif
             asm volatile("fence.acq_rel.gpu;" ::: "memory");
             fence_async_proxies();
             bulk_add(sum, source, Traits::sum_bytes);
         }
+#endif
         bulk_store_wait_read();
         shared_.d_q_empty[buffer_].arrive();
         bulk_store_wait();

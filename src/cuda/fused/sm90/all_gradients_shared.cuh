@@ -12,10 +12,9 @@
 
 namespace annulus {
 
-constexpr int d_q_buffers = 2; // each has a warp that sends it
-
 template <class Traits> struct AllGradientsShared {
     using OwnTile = Tile<Traits::consumers, 1>;
+    static constexpr int d_q_buffers = Traits::d_q_buffers;
 
     struct KeyRows {
         std::uint8_t k[Traits::consumers * Traits::row_block_bytes], v[Traits::consumers * Traits::row_block_bytes];

@@ -5,6 +5,9 @@
 #include "cuda/fused/schedule/query_sums.hpp"
 #include "cuda/fused/sm90/warpgroup_registers.hpp"
 
+#ifndef ANNULUS_ROWS
+#define ANNULUS_ROWS 80
+#endif
 namespace annulus {
 
 // Above this head dimension, dK and dV of a row block do not fit into the registers together.
@@ -20,13 +23,15 @@ template <class Element_, int head_dim_, RowOrder order_> struct AllGradientsTra
 
     // Two consumer warpgroups, each with 64 keys of a tile, and one producer warpgroup.
     static constexpr int consumers = QuerySums::tile_row_blocks;
-    using Registers = WarpgroupRegisters<consumers>;
+    using Registers = WarpgroupRegisters<consumers, (head_dim <= 64 ? 40 : 24)>;
     static constexpr int threads = Registers::threads;
     static constexpr int consumer_warps = consumers * 4;
 
-    static constexpr int range_block_rows = head_dim <= 64 ? 128 : 64; // queries of a Q block
+    static constexpr int range_block_rows = head_dim <= 64 ? 128 : ANNULUS_ROWS; // queries of a Q block
     static constexpr int stages = 2;
     static constexpr int row_block_slots = 1;
+    static constexpr bool multiplies_d_q_early = range_block_rows == 64;
+    static constexpr int d_q_buffers = head_dim <= 64 || ANNULUS_ROWS == 64 ? 2 : 1;           // each has a warp that sends it
 
     // How consumers share the product for dQ of a Q block: each has 64 queries or, if the Q block has only 64 queries,
     // 64 columns. Then the product is transposed, and its rows are columns of dQ. Either way the result has strips of
@@ -48,8 +53,8 @@ template <class Element_, int head_dim_, RowOrder order_> struct AllGradientsTra
 
     static constexpr int row_block_bytes = 64 * chunks * 128;
     static constexpr int stage_bytes = range_block_rows * chunks * 128;
-    static constexpr int image_bytes = 64 * 64 * 2;                       // dS of 64 keys and 64 queries
-    static constexpr int d_s_bytes = range_block_rows / 64 * image_bytes; // of a consumer's keys
+    static constexpr int image_bytes = 64 * 64 * 2;                  // dS of 64 keys and 64 queries
+    static constexpr int d_s_bytes = range_block_rows * 64 * 2;      // of a consumer's keys
 };
 
 } // namespace annulus

@@ -14,15 +14,15 @@ namespace annulus {
 
 // Which rows of a matrix the rows of a block are. Lane i knows rows i, i + 32, ….
 template <int rows> struct RowsOfLanes {
-    int row[rows / warp_threads];
+    static constexpr int count = (rows + warp_threads - 1) / warp_threads; // some of the last ones may be behind the block
+    int row[count];
 
     RowsOfLanes() = default;
     // row_of(i) returns the matrix row of row i of the block. If it loads the permutation, nothing here waits for that.
     template <class RowOf> __device__ __forceinline__ explicit RowsOfLanes(const RowOf &row_of) {
-        static_assert(rows % warp_threads == 0);
         const int lane = thread_of_block() & (warp_threads - 1);
 #pragma unroll
-        for (int i = 0; i < rows / warp_threads; ++i)
+        for (int i = 0; i < count; ++i)
             row[i] = row_of(i * warp_threads + lane);
     }
 };
@@ -44,7 +44,7 @@ template <int rows> class RowsOfRange {
     __device__ __forceinline__ RowsOfLanes<rows> take(const Range<row_blocks> &range, int next) {
         RowsOfLanes<rows> own;
 #pragma unroll
-        for (int i = 0; i < rows / warp_threads; ++i)
+        for (int i = 0; i < RowsOfLanes<rows>::count; ++i)
             own.row[i] = next_.row[i] + row_0_;
         next_ = find(range, next);
         return own;
@@ -86,14 +86,15 @@ __device__ __forceinline__ void copy_permuted_rows(std::uint32_t target, const E
                 reinterpret_cast<const Element *>(__shfl_sync(~0u, own_row, i, lanes)) + part * 8;
 #pragma unroll
             for (int more = 0; more < parts; more += lanes) // nothing is read behind the row
-                if (more + part < parts)
+                if (more + part < parts && (rows % warp_threads == 0 || first + lane - part < rows))
                     cp_async_16((swizzled_rows_further(target, i) ^ more % 8 * 16) +
                                     more / 8 * block_rows * swizzled_row_bytes,
                                 source + more * 8, (more + part) * 8 < head_dim);
         }
-        beside_row(first + lane, own.row[0]);
+        if (rows % warp_threads == 0 || first + lane < rows)
+            beside_row(first + lane, own.row[0]);
 #pragma unroll
-        for (int i = 1; i < rows / warp_threads; ++i)
+        for (int i = 1; i < RowsOfLanes<rows>::count; ++i)
             own.row[i - 1] = own.row[i];
     }
 }

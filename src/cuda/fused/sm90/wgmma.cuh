@@ -57,6 +57,9 @@ template <class Element, int columns> struct WgmmaSsKMajor;
 template <class Element, int columns> struct WgmmaRsMnMajor;
 // d = A^T B, or d += A^T B with `add`: A [16, 64] and B [16, columns] in shared memory, both read across their rows.
 template <class Element, int columns> struct WgmmaSsMnMajor;
+// d = A^T B^T, or d += A^T B^T with `add`: A [16, 64] in shared memory, read across its rows, and B [columns, 16] in
+// shared memory, read along its rows.
+template <class Element, int columns> struct WgmmaSsMnKMajor;
 
 // The operands of an instruction: accumulators %0, %1, …, then the other operands.
 #define ANNULUS_NAMES_4(t) "%" t "0, %" t "1, %" t "2, %" t "3"
@@ -124,12 +127,26 @@ template <class Element, int columns> struct WgmmaSsMnMajor;
                          : "l"(rows), "l"(columns), "r"(static_cast<int>(add)));                                       \
         }                                                                                                              \
     };
+#define ANNULUS_WGMMA_SS_MN_K_MAJOR(type, ptx, n, c, a, b, p)                                                          \
+    template <> struct WgmmaSsMnKMajor<type, n> {                                                                      \
+        static __device__ __forceinline__ void run(float (&d)[c], std::uint64_t rows, std::uint64_t columns,           \
+                                                   bool add) {                                                         \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p ", 0;\n"                                                \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." ptx "." ptx " {" ANNULUS_NAMES_##c          \
+                         "}, " a ", " b ", p, 1, 1, 1, 0;\n}\n"                                                        \
+                         : ANNULUS_ACCUMULATORS_##c(0)                                                                 \
+                         : "l"(rows), "l"(columns), "r"(static_cast<int>(add)));                                       \
+        }                                                                                                              \
+    };
 #define ANNULUS_WGMMA(type, ptx)                                                                                       \
     ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18")                                                  \
     ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 48, 24, "%24", "%25", "%26")                                                  \
     ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34")                                                  \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18")                                                   \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34")                                                   \
+    ANNULUS_WGMMA_SS_MN_K_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34")                                                \
+    ANNULUS_WGMMA_SS_MN_K_MAJOR(type, ptx, 80, 40, "%40", "%41", "%42")                                                \
+    ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 80, 40, "%40", "%41", "%42")                                                   \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 128, 64, "%64", "%65", "%66")                                                  \
     ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18", "%19", "%20")                                    \
     ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 48, 24, "%24", "%25", "%26", "%27", "%28")                                    \

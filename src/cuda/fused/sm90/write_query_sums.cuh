@@ -30,7 +30,7 @@ template <class Traits> class QuerySumWriter {
 
     __device__ __forceinline__ void run() const {
         const QuerySums &sums = params_.query_sums;
-        const int row_blocks = sums.blocks * row_blocks_of_block;
+        const int row_blocks = quotient_up(sums.blocks * Traits::range_block_rows, row_block_rows);
         for (int i = static_cast<int>(blockIdx.x); i < sums.cells * row_blocks; i += static_cast<int>(gridDim.x))
             write(i / row_blocks, i % row_blocks);
     }
@@ -38,7 +38,7 @@ template <class Traits> class QuerySumWriter {
   private:
     using Element = typename Traits::Element;
     static constexpr int columns = Traits::head_dim;
-    static constexpr int row_blocks_of_block = Traits::range_block_rows / row_block_rows;
+    static constexpr int groups_of_block = Traits::range_block_rows / 8, groups_of_row_block = row_block_rows / 8;
 
     // Writes a row block of a cell. Like Q blocks, row blocks count from the last queries.
     __device__ __forceinline__ void write(int cell_index, int index) const {
@@ -57,14 +57,18 @@ template <class Traits> class QuerySumWriter {
         const int first = queries.count - (index + 1) * row_block_rows; // index of the row block's first query
         if (first + row_block_rows <= 0)
             return;
-        const int block = index / row_blocks_of_block;
-        const bool has_sum =
-            QuerySums::has_sum(params_.causal, queries, branch.row_dilation, block * Traits::range_block_rows, keys);
-        if (!has_sum && params_.skips_empty)
+        // Groups of eight queries count from the last queries, too. How many of them have sums.
+        int groups = 0;
+        for (int block = index * row_block_rows / Traits::range_block_rows;
+             block * groups_of_block < (index + 1) * groups_of_row_block &&
+             QuerySums::has_sum(params_.causal, queries, branch.row_dilation, block * Traits::range_block_rows, keys);
+             ++block)
+            groups = min((block + 1) * groups_of_block - index * groups_of_row_block, groups_of_row_block);
+        if (groups == 0 && params_.skips_empty)
             return;
         float x[columns / 2];
-        if (has_sum)
-            load(params_.query_sums.sum(params_.query_sums.block(cell_index, block)), index % row_blocks_of_block, x);
+        if (groups > 0)
+            load(cell_index, index * groups_of_row_block, groups, x);
         else
             clear(x);
         const RowBlockFromLast row_block{queries.first + first * branch.row_dilation, branch.row_dilation,
@@ -75,16 +79,15 @@ template <class Traits> class QuerySumWriter {
         __syncwarp(); // the staged rows have been read
     }
 
-    // Loads a row block of a sum. It is the last one of its Q block, or `before_last` before it.
-    __device__ __forceinline__ void load(const float *sum, int before_last, float (&x)[columns / 2]) const {
-        const int warp = thread_of_warpgroup() / warp_threads, lane = thread_of_warpgroup() % warp_threads;
-        const auto *const own = reinterpret_cast<const float4 *>(sum) + lane;
+    // Loads the row block whose last group is `first_group`. Only its last `groups` groups have sums.
+    __device__ __forceinline__ void load(int cell_index, int first_group, int groups, float (&x)[columns / 2]) const {
+        const int warp = thread_of_warpgroup() / warp_threads;
         if constexpr (Traits::transposes_d_q) {
             __syncthreads(); // the rows before have been read
 #pragma unroll
             for (int strip = 0; strip < Traits::d_q_strips; strip += 4)
                 if (strip + warp < Traits::d_q_strips)
-                    store_transposed(own + (strip + warp) * strip_parts, (strip + warp) * 16);
+                    store_transposed(cell_index, first_group, groups, strip + warp);
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < columns / 4; ++i) {
@@ -95,10 +98,12 @@ template <class Traits> class QuerySumWriter {
                 x[2 * i + 1] = two[1];
             }
         } else {
-            const int strip = (row_blocks_of_block - 1 - before_last) * 4 + warp;
+            static_assert(groups_of_block % groups_of_row_block == 0);
+            const int strip = (groups_of_block - groups_of_row_block - first_group % groups_of_block) / 2 + warp;
+            const float4 *const own = part_of_lane(cell_index, first_group / groups_of_block, strip);
 #pragma unroll
             for (int i = 0; i < columns / 8; ++i) {
-                const float4 four = __ldcs(own + strip * strip_parts + i * warp_threads);
+                const float4 four = __ldcs(own + i * warp_threads);
                 x[4 * i] = four.x;
                 x[4 * i + 1] = four.y;
                 x[4 * i + 2] = four.z;
@@ -106,22 +111,31 @@ template <class Traits> class QuerySumWriter {
             }
         }
     }
-    static constexpr int strip_parts = Traits::strip_bytes / 16;
 
-    // Copies a strip, whose rows are columns of dQ from `column` on, into shared memory.
-    __device__ __forceinline__ void store_transposed(const float4 *strip, int column) const {
+    // Copies a strip of a row block, whose rows are columns of dQ, into shared memory.
+    __device__ __forceinline__ void store_transposed(int cell_index, int first_group, int groups, int strip) const {
         const FragmentThread<> at;
         float *const target =
-            shared_.rows + at.column() * WriteQuerySumsShared<Traits>::row_floats + column + at.row_of_strip(0);
+            shared_.rows + at.column() * WriteQuerySumsShared<Traits>::row_floats + strip * 16 + at.row_of_strip(0);
 #pragma unroll
-        for (int i = 0; i < Traits::d_q_columns / 8; ++i) {
-            const float4 four = __ldcs(strip + i * warp_threads);
+        for (int i = 0; i < groups_of_row_block; ++i) {
+            const int group = first_group + groups_of_row_block - 1 - i; // from the last queries
+            float4 four{};
+            if (groups_of_row_block - 1 - i < groups)
+                four = __ldcs(part_of_lane(cell_index, group / groups_of_block, strip) +
+                              (groups_of_block - 1 - group % groups_of_block) * warp_threads);
             float *const row = target + 8 * i * WriteQuerySumsShared<Traits>::row_floats;
             row[0] = four.x;
             row[WriteQuerySumsShared<Traits>::row_floats] = four.y;
             row[8] = four.z;
             row[WriteQuerySumsShared<Traits>::row_floats + 8] = four.w;
         }
+    }
+
+    __device__ __forceinline__ const float4 *part_of_lane(int cell_index, int block, int strip) const {
+        return reinterpret_cast<const float4 *>(
+                   params_.query_sums.sum(params_.query_sums.block(cell_index, block))) +
+               strip * (Traits::strip_bytes / 16) + thread_of_warpgroup() % warp_threads;
     }
 
     const BackwardParams &params_;
