@@ -162,7 +162,6 @@ std::vector<NamedProblem> problems() {
                        .branches = {{.segment = 40}, {.segment = 120, .dilation = 4}},
                        .window = QueryWindow{35, 90},
                        .layout = Layout::packed});
-        // Above 64 columns `fused` would store dS if it adds, but not if it also writes zeros (doc/notes/backward.md).
         add("curve", {.length = 200,
                       .heads = 2,
                       .dim = 40,

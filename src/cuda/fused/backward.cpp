@@ -183,7 +183,8 @@ template <class Architecture> class FusedBackward final : public Executable {
         for (const Side side : {Side::queries, Side::keys}) {
             const bool is_query_side = side == Side::queries;
             const BackwardShapes shapes = architecture_.backward_shapes(problem.dtype, problem.head_dim);
-            const int block_rows = (is_query_side ? shapes.queries : shapes.keys).range_block_rows;
+            const KernelShape &key_shape = backward_.query_sums ? *shapes.all : shapes.keys;
+            const int block_rows = (is_query_side ? shapes.queries : key_shape).range_block_rows;
             const PartialGradients partial = partial_of(side, call, memory);
             std::vector<BoundGrid> &grids = grids_of(side);
             for (std::size_t i = 0; i < grids.size(); ++i) {
@@ -228,52 +229,35 @@ template <class Architecture> class FusedBackward final : public Executable {
                         cudaStream_t stream) {
         const Launch &launch = step.launch;
         Params params = grids_of(step.side)[launch.grid].params;
-        const bool multiplies_ds = step.what == Gradients::d_q_of_stored_d_s;
-        const bool finds_all = step.what == Gradients::all_storing_d_s;
-        if (launch.part && !multiplies_ds)
+        if (launch.part)
             restrict_grid(grid_of(step), *launch.part, params);
-        if (finds_all || multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
-            use_stored_ds(*launch.part, memory, counters + 1, params, multiplies_ds);
-        if (finds_all)
-            params.stored_d_s.turns.launch_turns = step.turns;
+        unsigned tiles = params.tiles;
+        if constexpr (requires { params.query_sums; })
+            if (backward_.query_sums) {
+                params.query_sums = query_sums_of(*launch.part, memory, counters + 1);
+                tiles = static_cast<unsigned>(params.query_sums.count());
+                params.head_step = params.heads_of_kv_head;
+            }
         params.by_length = go_by_length(params, device_.multiprocessors());
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         if (launch.clears.parts > 0)
-            params.cleared = rows_to_clear(
-                {step.what == Gradients::d_v ? nullptr : &params.d_q_or_k,
-                 step.side == Side::keys ? &params.d_v : nullptr,
-                 finds_all ? &queries_.front().params.d_q_or_k : nullptr},
-                {}, plan_.problem(), window_of(plan_.problem(), step.side), launch.clears,
-                finds_all ? params.tiles * static_cast<unsigned>(params.stored_d_s.turns.passes) : params.tiles);
+            params.cleared =
+                rows_to_clear({step.what == Gradients::d_v ? nullptr : &params.d_q_or_k,
+                               step.side == Side::keys ? &params.d_v : nullptr,
+                               step.what == Gradients::all ? &queries_.front().params.d_q_or_k : nullptr},
+                              {}, plan_.problem(), window_of(plan_.problem(), step.side), launch.clears, tiles);
         params.skips_empty = launch.destination == Destination::add_to_partial;
         params.next_tile = counters;
-        if constexpr (requires { params.query_work; })
-            if (finds_all) {
-                Params queries = queries_.front().params;
-                queries.stored_d_s = params.stored_d_s;
-                queries.destination = step.query_destination;
-                params.set_queries(queries);
-            }
         kernel_of(step).launch(params, device_.multiprocessors(), launch.begins_early, stream);
     }
 
-    void use_stored_ds(const GridPart &part, const BackwardMemory &memory, unsigned *done, Params &params,
-                       bool multiplies_ds) const {
-        StoredDs &stored = params.stored_d_s;
-        stored = backward_.stored->layout;
-        stored.images = memory.stored_ds;
-        stored.first_batch = part.first_batch;
-        stored.batches = part.batches;
-        stored.first_head = part.first_head;
-        stored.head_step = params.heads_of_kv_head;
-        stored.heads = part.heads;
-        stored.first_segment = part.first_segment;
-        stored.segments = part.segments;
-        stored.done = done;
-        if (multiplies_ds)
-            params.tiles = static_cast<unsigned>(divide_up(stored.queries, StoredDs::row_blocks_of_tile) *
-                                                 part.segments * part.heads * part.batches);
+    // Returns the order and the sums of a launch of all gradients.
+    QuerySums query_sums_of(const GridPart &part, const BackwardMemory &memory, unsigned *added) const {
+        QuerySums sums = backward_.query_sums->layout(part.batches, part.heads, part.segments);
+        sums.sums = memory.query_sums;
+        sums.added = added;
+        return sums;
     }
 
     void take(const BackwardStep &step, const CudaCall &call, const BackwardMemory &memory) const {

@@ -27,9 +27,9 @@ template <class T> __device__ float dot(const uint4 &x, const uint4 &y, float su
 
 template <class T> __global__ void __launch_bounds__(block_threads) lse_delta_kernel(const LseDeltaArguments a) {
     __shared__ float lse[block_heads][block_queries], sums[block_heads][block_queries];
-    if (blockIdx.x == 0)
-        for (int i = static_cast<int>(threadIdx.x); i < a.counter_count; i += block_threads)
-            a.counters[i] = 0;
+    for (auto i = std::int64_t{blockIdx.x} * block_threads + threadIdx.x; i < a.counter_count;
+         i += std::int64_t{gridDim.x} * block_threads)
+        a.counters[i] = 0;
     launch_dependents();
     const auto head_groups = static_cast<unsigned>(divide_up(a.heads, block_heads));
     const auto query_groups = static_cast<unsigned>(divide_up(a.queries, block_queries));

@@ -72,18 +72,16 @@ std::vector<NamedProblem> long_problems() {
     whole_units.length = 8192;
     whole_units.dim = 128;
     whole_units.branches = {{.segment = 1024}};
-    Problem curve = longnet, wide_curve = wide, curve_of_whole_units = whole_units;
+    Problem long_segments = whole_units, curve = longnet, wide_curve = wide, curve_of_whole_units = whole_units;
+    long_segments.length = 8200;
+    long_segments.branches = {{.segment = 4100}};
     curve.branches = wide_curve.branches = {{.segment = 3000, .dilation = 4, .order = ANNULUS_ORDER_HILBERT}};
     wide_curve.kv_heads = 2;
     curve_of_whole_units.branches = {{.segment = 4096, .dilation = 4, .order = ANNULUS_ORDER_HILBERT}};
-    std::vector<NamedProblem> problems = {{"dim_64", longnet},
-                                          {"dim_128_grouped", grouped},
-                                          {"dim_192", wide},
-                                          {"dilations_2_3", two_grids},
-                                          {"whole_units", whole_units},
-                                          {"hilbert", curve},
-                                          {"hilbert_dim_192", wide_curve},
-                                          {"hilbert_whole_units", curve_of_whole_units}};
+    std::vector<NamedProblem> problems = {
+        {"dim_64", longnet},          {"dim_128_grouped", grouped},    {"dim_192", wide},
+        {"dilations_2_3", two_grids}, {"whole_units", whole_units},    {"long_segments", long_segments},
+        {"hilbert", curve},           {"hilbert_dim_192", wide_curve}, {"hilbert_whole_units", curve_of_whole_units}};
     for (std::size_t i = 0, count = problems.size(); i < count; ++i) {
         problems.push_back({problems[i].name + "_causal", problems[i].problem});
         problems.back().problem.causal = true;

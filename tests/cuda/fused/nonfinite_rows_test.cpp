@@ -28,8 +28,9 @@ std::vector<NamedProblem> ragged_problems() {
     constexpr auto every = ANNULUS_QUERY_EVERY;
     const std::vector<NamedProblem> problems = {
         {"segments", {.length = 391, .dim = 64, .branches = {{.segment = 150}}}},
+        {"long_segments", {.length = 1303, .dim = 64, .branches = {{.segment = 701}}}},
         {"dilated", {.length = 391, .heads = 3, .dim = 64, .branches = {{.segment = 260, .dilation = 3}}}},
-        {"stored_ds", {.length = 391, .heads = 3, .dim = 72, .branches = {{.segment = 150}}}},
+        {"dim_72", {.length = 391, .heads = 3, .dim = 72, .branches = {{.segment = 150}}}},
         {"every",
          {.length = 391, .heads = 3, .dim = 40, .branches = {{.segment = 270, .dilation = 3, .query = every}}}},
         {"residue", {.length = 391, .dim = 128, .branches = {{.segment = 300, .dilation = 2, .query = residue}}}},
@@ -49,8 +50,7 @@ std::vector<NamedProblem> ragged_problems() {
         {"dim_192", {.length = 391, .dim = 192, .branches = {{.segment = 150}, {.segment = 300, .dilation = 2}}}},
         {"hilbert",
          {.length = 384, .dim = 64, .branches = {{.segment = 160, .dilation = 2, .order = ANNULUS_ORDER_HILBERT}}}},
-        {"stored_ds_hilbert",
-         {.length = 384, .dim = 96, .branches = {{.segment = 170, .order = ANNULUS_ORDER_HILBERT}}}},
+        {"hilbert_dim_96", {.length = 384, .dim = 96, .branches = {{.segment = 170, .order = ANNULUS_ORDER_HILBERT}}}},
     };
     std::vector<NamedProblem> all;
     for (const NamedProblem &named : problems)

@@ -29,11 +29,12 @@ constexpr int multiprocessors = 132; // of an H200
 // Checks the launches over the rows of one side, in their order.
 class LaunchChecker {
   public:
-    // `has_partial`: there are partial results of all rows, of the call or of its parts.
+    // `has_partial`: there are partial results of all rows, of the call or of its parts. A launch has every
+    // `head_step`-th head of Q. With `shares_heads`, the heads between them have the same rows of results.
     LaunchChecker(const Plan &plan, KeyScope scope, const std::vector<PlannedGrid> &grids, bool has_partial,
-                  const std::optional<SplitParts> &split, const Window &rows, int head_step)
+                  const std::optional<SplitParts> &split, const Window &rows, int head_step, bool shares_heads)
         : problem_(plan.problem()), scope_(scope), grids_(grids), has_partial_(has_partial), split_(split), rows_(rows),
-          head_step_(head_step) {}
+          head_step_(head_step), shares_heads_(shares_heads) {}
 
     // Marks the partial results as set before the launches.
     void set_partial() { all_are_set_ = true; }
@@ -125,11 +126,11 @@ class LaunchChecker {
     }
 
   private:
-    // The batch entries, heads and segments of a launch, if dS is stored. Otherwise all of them.
+    // The batch entries, heads and segments of a launch, if one kernel finds all gradients. Otherwise all of them.
     using Rows = std::tuple<int, int, int>;
     Rows rows_of(const Launch &launch) const {
         const GridPart &part = *launch.part;
-        return {part.first_batch, part.first_head / head_step_, part.first_segment};
+        return {part.first_batch, shares_heads_ ? part.first_head / head_step_ : part.first_head, part.first_segment};
     }
     bool is_set(const Launch &launch) const {
         return all_are_set_ || (launch.part && launch.part->segments > 0 && set_.count(rows_of(launch)) > 0);
@@ -162,6 +163,7 @@ class LaunchChecker {
     const std::optional<SplitParts> split_;
     const Window rows_;
     const int head_step_;
+    const bool shares_heads_;
     bool all_are_set_ = false;
     std::set<Rows> set_;
     std::set<const BranchPlan *> ordered_; // curves whose permutation is found
@@ -203,7 +205,7 @@ bool is_split_part(const ForwardPlan &forward) {
 
 void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) {
     const bool has_partial = scope != KeyScope::all_keys || forward.has_own_partial;
-    LaunchChecker launches(plan, scope, forward.grids, has_partial, forward.parts, plan.problem().queries, 1);
+    LaunchChecker launches(plan, scope, forward.grids, has_partial, forward.parts, plan.problem().queries, 1, false);
     if (has_other_keys(scope))
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
@@ -257,46 +259,32 @@ void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) 
     }
 }
 
-// True if a launch finds the gradients of both sides.
-bool finds_all(const BackwardStep &step) {
-    return step.action == BackwardAction::find_gradients && step.what == Gradients::all_storing_d_s;
-}
-
 // Checks the steps that a call leaves for run_rest(). Other ranks must not wait for their results, and the steps must
 // be of one side. With the own keys they are all steps of the key side, since other parts add to the query side in the
-// meantime. If a launch computes both sides, only tiles of queries may be left.
+// meantime. If one kernel finds all gradients, no steps are left.
 void expect_sound_rest(KeyScope scope, const BackwardPlan &backward, bool only_v) {
     ASSERT_LE(backward.first_of_rest, backward.steps.size());
     const bool has_rest = backward.first_of_rest < backward.steps.size();
-    EXPECT_EQ(has_rest, !only_v && scope != KeyScope::all_keys && !(backward.stored && scope == KeyScope::own_keys));
+    EXPECT_EQ(has_rest, !only_v && scope != KeyScope::all_keys && !backward.query_sums);
     if (!has_rest)
         return;
-    if (std::ranges::any_of(backward.steps, finds_all)) {
-        const StoredTurns &turns = backward.stored->layout.turns;
-        ASSERT_EQ(backward.first_of_rest + 1, backward.steps.size());
-        for (int number = backward.steps.back().turns.first; number < turns.count(); ++number) {
-            const StoredTurn turn = turns.turn(number);
-            ASSERT_TRUE(turn.multiplies || !turns.has_group(turn));
-        }
-        return;
-    }
     const Side rest_side = scope == KeyScope::own_keys ? Side::keys : Side::queries;
     for (std::size_t i = 0; i < backward.steps.size(); ++i) {
         const BackwardStep &step = backward.steps[i];
         if (i >= backward.first_of_rest) {
             EXPECT_TRUE(step.side == rest_side && step.action != BackwardAction::find_lse_delta);
-        } else if (step.action != BackwardAction::find_lse_delta && !backward.stored) {
+        } else if (step.action != BackwardAction::find_lse_delta) {
             EXPECT_NE(step.side, rest_side);
         }
     }
 }
 
-// Checks whether step i begins early. It does if the step before is also a launch and no dS is stored. The first step
-// of run_rest() does not, since other parts of the call run before it. After find_lse_delta only the launch for dQ
-// begins early, since only its kernel waits before it reads LSE and delta.
+// Checks whether step i begins early. It does if the step before is also a launch and each side has a kernel. The
+// first step of run_rest() does not, since other parts of the call run before it. After find_lse_delta only the launch
+// for dQ begins early, since only its kernel waits before it reads LSE and delta.
 void expect_sound_beginning(const BackwardPlan &backward, std::size_t i) {
     const BackwardStep &step = backward.steps[i];
-    bool may_begin_early = i > 0 && i != backward.first_of_rest && !backward.stored;
+    bool may_begin_early = i > 0 && i != backward.first_of_rest && !backward.query_sums;
     if (may_begin_early) {
         const BackwardAction before = backward.steps[i - 1].action;
         may_begin_early = before == BackwardAction::find_gradients ||
@@ -313,9 +301,10 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
     for (const Side side : {Side::queries, Side::keys}) {
         const SideGrids &side_grids = backward.side_grids(side);
         const bool is_query_side = side == Side::queries;
-        launches.try_emplace(side, plan, scope, side_grids.grids,
-                             scope != KeyScope::all_keys || side_grids.has_own_partial, side_grids.parts,
-                             window_of(problem, side), is_query_side ? 1 : problem.heads / problem.kv_heads);
+        launches.try_emplace(
+            side, plan, scope, side_grids.grids, scope != KeyScope::all_keys || side_grids.has_own_partial,
+            side_grids.parts, window_of(problem, side),
+            is_query_side && !backward.query_sums ? 1 : problem.heads / problem.kv_heads, !is_query_side);
     }
     if (has_other_keys(scope))
         launches.at(Side::queries).set_partial(); // each part sets its own keys' gradients
@@ -353,24 +342,18 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
             checker.pack(step.launch.grid);
             break;
         case BackwardAction::find_gradients: {
-            const bool is_stored = step.what == Gradients::d_q_of_stored_d_s ||
-                                   step.what == Gradients::d_k_and_d_v_storing_d_s || finds_all(step);
-            EXPECT_EQ(is_stored, backward.stored.has_value());
+            const bool finds_all = step.what == Gradients::all, writes_sums = step.what == Gradients::d_q_of_sums;
+            EXPECT_EQ(finds_all || writes_sums, backward.query_sums.has_value());
             expect_sound_beginning(backward, i);
             const auto kernel = std::find(kernels.begin(), kernels.end(), step.what);
-            const bool is_first = step.side == Side::queries || is_stored || kernel == kernels.begin();
-            if (finds_all(step) && step.turns.first > 0) { // continues the launch before
-                EXPECT_TRUE(finds_all(backward.steps[i - 1]) && step.launch.part == backward.steps[i - 1].launch.part);
-                EXPECT_EQ(step.turns.first, backward.steps[i - 1].turns.end);
-                break;
-            }
+            const bool is_first = step.side == Side::queries || finds_all || kernel == kernels.begin();
             checker.launch(step.launch, is_first ? 0 : static_cast<int>(kernel - kernels.begin()), is_first);
             cleared[step.side].launch(step.launch.clears);
-            if (finds_all(step)) {
-                Launch query_launch = step.launch;
-                query_launch.destination = step.query_destination;
-                launches.at(Side::queries).launch(query_launch, 0, true);
-                cleared[Side::queries].launch(query_launch.clears);
+            if (finds_all)
+                cleared[Side::queries].launch(step.launch.clears);
+            if (writes_sums) { // before the next launch uses their memory
+                EXPECT_EQ(backward.steps[i - 1].what, Gradients::all);
+                EXPECT_EQ(backward.steps[i - 1].launch.part, step.launch.part);
             }
             break;
         }
@@ -398,11 +381,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         }
         EXPECT_EQ(recomputes_partial[side],
                   plan.hides_keys() && (scope == KeyScope::own_keys || (scope == KeyScope::all_keys && !are_plain)));
-        if (side == Side::keys && !backward.stored) {
-            launches.at(side).expect_all_once(kernels.size());
-        } else if (!backward.stored || side == Side::keys) {
-            launches.at(side).expect_all_once(1);
-        }
+        launches.at(side).expect_all_once(side == Side::keys && !backward.query_sums ? kernels.size() : 1);
         const bool has_all_in_partial = recomputes_partial[side] && !side_grids.finishes &&
                                         (scope == KeyScope::own_keys || side_grids.has_own_partial);
         EXPECT_EQ(recomputes[side], plan.hides_keys() && !has_other_keys(scope) && !has_all_in_partial);
@@ -544,195 +523,65 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
     }
 }
 
-// ---- dS that one launch stores and multiplies
+// ---- One kernel for all gradients
 
-// Checks the turns of the launches of one part of a call. In each pass each tile of each cell has one turn. What a turn
-// waits for is done by earlier turns of the same launch; a tile of queries may also wait for the launch before. A tile
-// of queries waits for all dS of its cell's group. A tile of keys waits until the dS in its place is no longer needed,
-// and for the same keys' results of the pass before.
-void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
-    const StoredDs &stored = backward.stored->layout;
-    StoredTurns turns = stored.turns;
-    std::vector<TurnRange> launches; // of one part of the cells
-    for (const BackwardStep &step : backward.steps)
-        if (finds_all(step) && (launches.empty() || step.turns.first > 0))
-            launches.push_back(step.turns);
-    ASSERT_FALSE(launches.empty());
-    EXPECT_EQ(launches.front().first, 0);
-    EXPECT_EQ(launches.back().end, turns.count());
-    std::size_t launch = 0;
-    const int key_tiles = (stored.keys + row_blocks_of_tile - 1) / row_blocks_of_tile;
-    const int query_tiles = (stored.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
-    EXPECT_EQ(stored.cells, turns.cells_of_group.value * turns.groups_in_memory.value);
-    std::set<std::tuple<bool, int, int, int>> found;
-    std::map<std::pair<bool, int>, int> done, all; // turns by kind and place in memory, and by kind and group
-    for (int number = 0; number < turns.count(); ++number)
-        if (const StoredTurn turn = turns.turn(number); turns.has_group(turn))
-            ++all[{turn.multiplies, turn.group}];
-    // Counts the turns of a kind in the groups that share a place, before group `end`.
-    const auto turns_until = [&](bool multiplying, int end) {
-        int count = 0;
-        for (int group = turns.place(end - 1); group < end; group += turns.groups_in_memory.value)
-            count += all[{multiplying, group}];
-        return count;
-    };
-    for (int number = 0; number < turns.count(); ++number) {
-        if (number == launches[launch].end)
-            ++launch;
-        turns.launch_turns = launches[launch];
-        const StoredTurn turn = turns.turn(number);
-        if (!turns.has_group(turn))
-            continue;
-        int needed = 0; // turns of the other kind in its place
-        for (int group = turns.place(turn.group); group < turn.group + turn.multiplies;
-             group += turns.groups_in_memory.value)
-            needed += all[{!turn.multiplies, group}];
-        ASSERT_EQ(turns.needed(turn), launch == 0 ? needed : 0);
-        ASSERT_TRUE(launch == 0 || turn.multiplies);
-        ASSERT_GE((done[{!turn.multiplies, turns.place(turn.group)}]), needed);
-        ASSERT_EQ(turns.adds(turn), !turn.multiplies && turn.pass > 0 && turns.has_cell(turn));
-        if (turns.adds(turn)) {
-            const int before = turns.group_before(turn);
-            ASSERT_EQ(before, (turn.pass - 1) * turns.cells_of_pass.value + turn.cell);
-            ASSERT_EQ(turns.needed_before(turn), turns_until(false, before + 1));
-            ASSERT_GE((done[{false, turns.place(before)}]), turns.needed_before(turn));
-        }
-        ++done[{turn.multiplies, turns.place(turn.group)}];
-        if (!turns.has_cell(turn))
-            continue;
-        ASSERT_EQ((turn.pass * turns.cells_of_pass.value + turn.cell) / turns.cells_of_group.value, turn.group);
-        ASSERT_LT(turn.index, turn.multiplies ? query_tiles : key_tiles);
-        ASSERT_TRUE(found.insert({turn.multiplies, turn.pass, turn.cell, turn.index}).second);
-    }
-    EXPECT_EQ(found.size(),
-              static_cast<std::size_t>(turns.passes) * turns.cells_of_pass.value * (key_tiles + query_tiles));
+// What is planned for bfloat16 with one branch and a limit in MiB: the cells of each launch, or 0 for two kernels.
+std::int64_t cells_of_launch(Problem problem, int mib) {
+    problem.dtype = ANNULUS_BFLOAT16;
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, static_cast<std::uint64_t>(mib) << 20);
+    expect_sound(plan, KeyScope::all_keys, backward);
+    EXPECT_TRUE(mib == 0 || backward_bytes(plan, backward) <= static_cast<std::uint64_t>(mib) << 20);
+    if (!backward.query_sums)
+        return 0;
+    const QuerySumsParts &parts = *backward.query_sums;
+    EXPECT_LE(parts.bytes(), std::size_t{1} << 30);
+    return std::int64_t{parts.batches} * parts.heads * parts.segments;
 }
 
-TEST(StoredDs, TurnsWaitForTurnsBefore) {
+// Short segments have two kernels, and so do the problems that one kernel cannot take.
+TEST(QuerySums, AreForLongSegmentsOfOneBranch) {
+    const auto is_summed = [](std::int32_t dim, std::int64_t segment, bool causal, std::int64_t dilation = 1) {
+        return cells_of_launch({.length = 20001,
+                                .heads = 2,
+                                .dim = dim,
+                                .branches = {{.segment = segment, .dilation = dilation}},
+                                .causal = causal},
+                               0) > 0;
+    };
     for (const bool causal : {false, true})
-        for (const auto &[segment, dilation, length, least] : {std::tuple(2048, 1, 65536, 1100),
-                                                               {2048, 1, 63488, 1100},
-                                                               {64, 1, 8192, 80},
-                                                               {5760, 3, 51840, 1100},
-                                                               {16384, 1, 131072, 1100},
-                                                               {16411, 1, 65644, 1100},
-                                                               {22001, 1, 44002, 1100},
-                                                               {30011, 1, 90000, 1536},
-                                                               {60001, 2, 130001, 1536},
-                                                               {5003, 1, 70001, 1100},
-                                                               {331, 1, 50021, 80}}) {
-            const Problem problem = {.batch = 2,
-                                     .length = length,
-                                     .heads = 3,
-                                     .dim = 128,
-                                     .branches = {{.segment = segment, .dilation = dilation}},
-                                     .causal = causal,
-                                     .dtype = ANNULUS_BFLOAT16};
-            SCOPED_TRACE(testing::Message() << problem);
-            const Plan plan(pattern_of(problem), plan_problem_of(problem));
-            for (const KeyScope scope : {KeyScope::all_keys, KeyScope::own_keys, KeyScope::last_keys})
-                for (const int mib : {0, 3000, 1536, 1100, 500, 80}) {
-                    SCOPED_TRACE(testing::Message()
-                                 << "key scope " << static_cast<int>(scope) << ", " << mib << " MiB");
-                    const std::uint64_t limit = static_cast<std::uint64_t>(mib) << 20;
-                    const BackwardPlan backward = backward_of(plan, scope, limit);
-                    EXPECT_TRUE(backward.stored || (limit > 0 && mib < least));
-                    EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
-                    if (!backward.stored)
-                        continue;
-                    expect_sound(plan, scope, backward);
-                    expect_sound_turns(backward, backward_shapes(problem.dim).keys.row_blocks);
-                }
+        for (const std::int32_t dim : {8, 64, 72, 128, 136}) {
+            SCOPED_TRACE(testing::Message() << dim << " columns, causal " << causal);
+            const std::int64_t longest_short = causal && dim > 64 ? 2048 : 512;
+            EXPECT_EQ(is_summed(dim, longest_short + 1, causal), dim <= 128);
+            EXPECT_FALSE(is_summed(dim, longest_short, causal));
+            EXPECT_EQ(is_summed(dim, 3 * longest_short + 1, causal, 3), dim <= 128);
+            EXPECT_FALSE(is_summed(dim, 3 * longest_short, causal, 3));
         }
+    const Problem two_branches = {
+        .length = 20001, .heads = 2, .dim = 64, .branches = {{.segment = 4096}, {.segment = 8192, .dilation = 2}}};
+    EXPECT_EQ(cells_of_launch(two_branches, 0), 0);
 }
 
-// There are as few passes as fit, with four groups in memory. There are none if a pass had fewer than 4608 queries, or
-// for one cell.
-TEST(StoredDs, TakesFewPasses) {
-    const auto passes_of = [](Problem problem, bool causal, int mib) {
-        problem.dtype = ANNULUS_BFLOAT16;
-        problem.causal = causal;
-        const Plan plan(pattern_of(problem), plan_problem_of(problem));
-        const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, static_cast<std::uint64_t>(mib) << 20);
-        return backward.stored ? backward.stored->layout.turns.passes : 0;
-    };
-    const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
-    Problem dilated = whole, grouped = whole;
-    dilated.length = 35007;
-    dilated.branches = {{.segment = 28006, .dilation = 2}};
-    grouped.heads = 6;
+// Sums of a launch have 1 GiB at most, and less if the limit says so. Launches have equal numbers of heads and
+// segments, as far as possible.
+TEST(QuerySums, AreCutToFit) {
+    const Problem problem = {
+        .batch = 2, .length = 65536, .heads = 6, .dim = 128, .branches = {{.segment = 16384}}}; // 8 MiB a cell
+    EXPECT_EQ(cells_of_launch(problem, 0), 2 * 6 * 4);
+    Problem longer = problem;
+    longer.length = 655360;
+    EXPECT_EQ(cells_of_launch(longer, 0), 6 * 20);
+    longer.branches = {{}}; // 320 MiB a cell
+    EXPECT_EQ(cells_of_launch(longer, 0), 3);
+    const std::size_t least = 2 * 6 * 65536 * 2 * sizeof(float) >> 20; // LSE and delta
+    EXPECT_EQ(cells_of_launch(problem, static_cast<int>(least) + 7), 0);
+    EXPECT_EQ(cells_of_launch(problem, static_cast<int>(least) + 9), 1);
+    EXPECT_EQ(cells_of_launch(problem, static_cast<int>(least) + 100), 2 * 6);
+    Problem grouped = problem;
     grouped.kv_heads = 3;
-    EXPECT_EQ(passes_of(whole, false, 0), 1);
-    EXPECT_EQ(passes_of(whole, false, 800), 2);
-    EXPECT_EQ(passes_of(whole, false, 660), 3);
-    EXPECT_EQ(passes_of(whole, false, 500), 0);
-    EXPECT_EQ(passes_of(whole, true, 560), 3);
-    EXPECT_EQ(passes_of(dilated, false, 700), 3);
-    EXPECT_EQ(passes_of(grouped, false, 660), 3);
-    Problem one = whole;
-    one.heads = 1;
-    EXPECT_EQ(passes_of(one, false, 400), 1);
-    EXPECT_EQ(passes_of(one, false, 300), 0);
-    // Three segments of 14336 in 1.5 GiB have fewer than four tiles for each multiprocessor.
-    Problem many = whole;
-    many.length = 4 * 14336;
-    many.branches = {{.segment = 14336}};
-    EXPECT_EQ(passes_of(many, false, 0), 1);
-}
-
-// In each pass there is one image for each pair of row blocks of queries and keys that see one another. Each image has
-// a place of its own. Passes take a class's queries from the last to the first.
-TEST(StoredDs, PassesShareTheQueries) {
-    for (const bool is_triangular : {false, true})
-        for (const auto &[all, pass_queries] : {std::pair(12, 12), {12, 4}, {13, 4}, {15, 4}, {9, 8}}) {
-            StoredDs stored{};
-            stored.batches = stored.heads = stored.head_step = 1;
-            stored.segments = 2;
-            stored.cells = 3;
-            stored.keys = is_triangular ? all : 7;
-            stored.queries = pass_queries;
-            stored.turns.passes = (all + pass_queries - 1) / pass_queries;
-            stored.turns.cells_of_pass = FastDivmod(stored.segments);
-            stored.is_triangular = is_triangular;
-            std::vector<std::uint8_t> memory(
-                static_cast<std::size_t>(stored.cells * stored.images_of_segment() * StoredDs::image_bytes));
-            stored.images = memory.data();
-            constexpr int dilation = 3, start = 1000, lacking = 5;
-            const int queries_of_class = all * row_block_rows - lacking, end = start + queries_of_class * dilation;
-            int last = end;
-            for (int pass = 0; pass < stored.turns.passes; ++pass) {
-                const auto [first, end_of_pass] = stored.queries_of_pass(start, end, dilation, pass);
-                EXPECT_EQ(end_of_pass, last);
-                EXPECT_EQ(first, start + stored.queries_before(pass) * row_block_rows * dilation);
-                last = first;
-                const int class_queries = (end_of_pass - first) / dilation;
-                const int queries = (class_queries + row_block_rows - 1) / row_block_rows;
-                EXPECT_LE(queries, pass_queries);
-                for (int segment = 0; segment < stored.segments; ++segment) {
-                    const std::int64_t begin = (pass * stored.segments + segment) % stored.cells *
-                                               stored.images_of_segment() * StoredDs::image_bytes;
-                    std::set<std::int64_t> places;
-                    for (int key_block = 0; key_block < stored.keys; ++key_block) {
-                        const auto [first_half, distance] = stored.halves(0, 0, segment, key_block, pass);
-                        for (int i = 0; i < queries; ++i) {
-                            // The block's last query of the class, and the first key.
-                            const int query = (first - start) / dilation + class_queries - 1 - (queries - 1 - i) * 64;
-                            const bool sees = !is_triangular || query >= key_block * row_block_rows;
-                            EXPECT_EQ(sees, i >= stored.hidden(key_block, pass));
-                            for (const std::int64_t half : {std::int64_t{0}, sees ? distance : 0}) {
-                                const std::int64_t place =
-                                    first_half - stored.images + i * StoredDs::half_bytes + half - begin;
-                                if (!sees)
-                                    continue;
-                                EXPECT_TRUE(place >= 0 && place < stored.images_of_segment() * StoredDs::image_bytes);
-                                EXPECT_TRUE(places.insert(place).second);
-                            }
-                        }
-                    }
-                }
-            }
-            EXPECT_EQ(last, start);
-        }
+    const std::size_t sums_of_keys = 2 * 3 * 65536 * 2 * 128 * sizeof(float) >> 20;
+    EXPECT_EQ(cells_of_launch(grouped, static_cast<int>(least + sums_of_keys) + 100), 3 * 4);
 }
 
 // Nine branches, which need several grids. The grids but the last have only few rows.
@@ -792,8 +641,7 @@ TEST(LargePlans, OfSeveralGridsAreCutByRows) {
         }
 }
 
-// For D <= 128, the products' launches write the zeros, and no launch does so before. If dS is stored, each launch
-// writes a part.
+// For D <= 128, the products' launches write the zeros, and no launch does so before.
 TEST(LargePlans, ClearRowsBesideProducts) {
     Problem problem = {.heads = 8, .branches = {{.segment = 8192, .dilation = 4}}, .dtype = ANNULUS_BFLOAT16};
     const auto clears = [](const auto &step) { return step.launch.clears.parts > 0; };
@@ -813,31 +661,11 @@ TEST(LargePlans, ClearRowsBesideProducts) {
                       beside ? 0 : 2);
             const auto launches =
                 std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
-            EXPECT_EQ(std::ranges::count_if(backward.steps, clears), beside ? launches : 0);
-            EXPECT_EQ(backward.stored.has_value(), dim == 128);
+            EXPECT_EQ(backward.query_sums.has_value(), beside);
+            EXPECT_EQ(std::ranges::count_if(backward.steps, clears), beside ? launches / 2 : 0);
             expect_sound(plan, KeyScope::all_keys, forward);
             expect_sound(plan, KeyScope::all_keys, backward);
         }
-}
-
-// dS of a query and 2048 keys is 4 KiB, or half of that under causality. Zeros of three tensors are 768 bytes for each
-// other row.
-TEST(LargePlans, StoreNoDsBesideMoreZeros) {
-    for (const bool causal : {false, true})
-        for (const std::int64_t dilation : {2, 3, 4, 8, 13, 16})
-            for (const std::int64_t keys :
-                 {16 * 2048, 15 * 2048 + 5 * 64}) { // keys of a class; the second number has a short last segment
-                const Problem problem = {.length = keys * dilation,
-                                         .heads = 16,
-                                         .dim = 128,
-                                         .branches = {{.segment = 2048 * dilation, .dilation = dilation}},
-                                         .causal = causal,
-                                         .dtype = ANNULUS_BFLOAT16};
-                const Plan plan(pattern_of(problem), plan_problem_of(problem));
-                const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
-                EXPECT_EQ(backward.stored.has_value(), dilation < (causal ? 4 : 8));
-                expect_sound(plan, KeyScope::all_keys, backward);
-            }
 }
 
 // On a rank, the part with the own keys is split like a whole call, and leaves the same rows partial as without a
@@ -937,11 +765,11 @@ TEST(LargePlans, AreSplitOverOtherKeys) {
 }
 
 // A rank's rows are part of the only segment. A class has whole blocks of rows, or not.
-TEST(LargePlans, StoreDsOnARank) {
+TEST(LargePlans, SumQueryGradientsOnARank) {
     for (const bool causal : {false, true})
         for (const std::int64_t odd : {0, 1}) {
             const Problem problem = {.batch = 2,
-                                     .length = 8192,
+                                     .length = 32768,
                                      .heads = 4,
                                      .kv_heads = 2,
                                      .dim = 128,
@@ -949,7 +777,7 @@ TEST(LargePlans, StoreDsOnARank) {
                                      .causal = causal,
                                      .dtype = ANNULUS_BFLOAT16};
             annulus::Problem sizes = plan_problem_of(problem);
-            sizes.queries = sizes.keys = {4096, 4096 - odd};
+            sizes.queries = sizes.keys = {16384, 16384 - odd};
             const Plan own(pattern_of(problem), sizes);
             sizes.keys = {0, 2048};
             annulus::Pattern visible = pattern_of(problem);
@@ -959,7 +787,7 @@ TEST(LargePlans, StoreDsOnARank) {
                                               {&others, KeyScope::other_keys},
                                               {&others, KeyScope::last_keys}}) {
                 const BackwardPlan backward = backward_of(*plan, scope, 0);
-                EXPECT_TRUE(backward.stored);
+                EXPECT_TRUE(backward.query_sums);
                 expect_sound(*plan, scope, backward);
             }
         }
@@ -989,7 +817,7 @@ TEST(LargePlans, TakeAnOrderMoreAlongACurve) {
                 EXPECT_EQ(forward_bytes(along_curve, forward),
                           forward_bytes(along_line, forward_of(along_line, KeyScope::all_keys, 0)) + orders.used());
                 const BackwardPlan backward = backward_of(along_curve, KeyScope::all_keys, 0);
-                EXPECT_EQ(backward.stored.has_value(), dim == 128);
+                EXPECT_TRUE(backward.query_sums);
                 EXPECT_FALSE(backward.queries.has_own_partial || backward.keys.has_own_partial);
                 EXPECT_EQ(backward_bytes(along_curve, backward),
                           backward_bytes(along_line, backward_of(along_line, KeyScope::all_keys, 0)) + orders.used());
@@ -1025,30 +853,30 @@ TEST(NumbersAlongACurve, StandForPositionsOfTheirSegments) {
 }
 
 // The packed rows of the two sides share one place, one side after the other.
-TEST(LargePlans, StoreNoDsWhereRowsArePacked) {
+TEST(LargePlans, SumNoQueryGradientsWhereRowsArePacked) {
     const Problem problem = {.length = 16384,
                              .heads = 4,
                              .dim = 128,
                              .branches = {{.segment = 8192, .dilation = 4, .order = ANNULUS_ORDER_HILBERT}},
                              .dtype = ANNULUS_BFLOAT16};
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    EXPECT_TRUE(backward_of(plan, KeyScope::all_keys, 0).stored);
+    EXPECT_TRUE(backward_of(plan, KeyScope::all_keys, 0).query_sums);
     const BackwardPlan packed = backward_of(plan, KeyScope::all_keys, 0, true);
-    EXPECT_FALSE(packed.stored);
+    EXPECT_FALSE(packed.query_sums);
     EXPECT_TRUE(packed.queries.has_own_partial && packed.keys.has_own_partial);
     EXPECT_EQ(std::ranges::count(packed.steps, BackwardAction::pack_ranges, &BackwardStep::action), 2);
 }
 
-// Stored dS knows segments alone.
-TEST(LargePlans, StoreNoDsOfWindows) {
+// The order in which tiles add to the sums of dQ knows segments alone.
+TEST(LargePlans, SumNoQueryGradientsOfWindows) {
     const Problem problem = {
         .length = 16384, .heads = 4, .dim = 128, .branches = {window_spec(4095, 0)}, .dtype = ANNULUS_BFLOAT16};
-    EXPECT_FALSE(backward_of(Plan(pattern_of(problem), plan_problem_of(problem)), KeyScope::all_keys, 0).stored);
+    EXPECT_FALSE(backward_of(Plan(pattern_of(problem), plan_problem_of(problem)), KeyScope::all_keys, 0).query_sums);
 }
 
-// Branches are split and dS is stored, in parts if the limit needs it.
+// Branches are split, and dQ is summed in memory, in parts if the limit needs it.
 TEST(LargePlans, AreSound) {
-    const std::vector<BranchSpec> stored = {{.segment = 2048}};
+    const std::vector<BranchSpec> one_branch = {{.segment = 4096}};
     for (const bool causal : {false, true}) {
         const Problem with_split = large_split_problem(causal);
         const Plan split_plan(pattern_of(with_split), plan_problem_of(with_split));
@@ -1056,17 +884,17 @@ TEST(LargePlans, AreSound) {
         EXPECT_TRUE(backward_of(split_plan, KeyScope::all_keys, 0).queries.parts);
         expect_sound(with_split);
         for (const std::int32_t kv_heads : {4, 2}) {
-            const Problem with_stored = {.batch = 2,
-                                         .length = 65536,
-                                         .heads = 4,
-                                         .kv_heads = kv_heads,
-                                         .dim = 128,
-                                         .branches = stored,
-                                         .causal = causal,
-                                         .dtype = ANNULUS_BFLOAT16};
-            const Plan stored_plan(pattern_of(with_stored), plan_problem_of(with_stored));
-            EXPECT_TRUE(backward_of(stored_plan, KeyScope::all_keys, 0).stored);
-            expect_sound(with_stored);
+            const Problem with_sums = {.batch = 2,
+                                       .length = 65536,
+                                       .heads = 4,
+                                       .kv_heads = kv_heads,
+                                       .dim = 128,
+                                       .branches = one_branch,
+                                       .causal = causal,
+                                       .dtype = ANNULUS_BFLOAT16};
+            const Plan plan(pattern_of(with_sums), plan_problem_of(with_sums));
+            EXPECT_TRUE(backward_of(plan, KeyScope::all_keys, 0).query_sums);
+            expect_sound(with_sums);
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests `fused` where it splits its work: branches into several launches, and stored dS into parts.
+// Tests `fused` where it splits its work: branches into several launches, and dQ into sums over tiles of keys.
 #include "cuda/fused/calls.hpp"
 #include "cuda/fused/problems.hpp"
 
@@ -28,44 +28,50 @@ std::uint64_t bytes_of(annulus_pass pass, const Problem &problem, std::uint64_t 
     return bytes;
 }
 
-// ---- Stored dS
+// ---- Sums of dQ: segments that are long enough for one kernel of all gradients, of one branch
 
-// There are more than eight tiles of keys for each multiprocessor, so tiles are not ordered by length.
-TEST(StoredDs, OfManySegmentsAgreeWithCpu) {
-    for (const bool causal : {false, true}) {
-        const Problem problem = {.length = 8192,
-                                 .heads = 17,
-                                 .dim = 72,
-                                 .branches = {{.segment = 128}},
-                                 .causal = causal,
-                                 .dtype = ANNULUS_BFLOAT16};
-        SCOPED_TRACE(testing::Message() << problem);
-        const Inputs inputs = random_inputs(problem, 1);
-        expect_agreement_with_cpu(problem, inputs, run(problem, inputs, subject()));
-    }
-}
+class QuerySums : public testing::TestWithParam<NamedProblem> {};
 
-// Segments end within a row block. Their dS lies beside that of missing rows, and the rows behind their K belong to
-// other segments. With dilation, dS has more bytes than the zeros; otherwise it would not be stored.
-class StoredDsOfOddLengths : public testing::TestWithParam<NamedProblem> {};
-
-TEST_P(StoredDsOfOddLengths, AgreesWithCpu) {
+TEST_P(QuerySums, AgreeWithCpuWithTheSameBitsAgain) {
     const Problem &problem = GetParam().problem;
     const Inputs inputs = random_inputs(problem, 1);
-    expect_agreement_with_cpu(problem, inputs, run(problem, inputs, subject()));
+    const Results results = run(problem, inputs, subject());
+    expect_agreement_with_cpu(problem, inputs, results);
+    for (int i = 0; i < 10; ++i)
+        expect_identical(run(problem, inputs, subject()), results);
 }
 
-std::vector<NamedProblem> odd_problems() {
+std::vector<NamedProblem> summed_problems() {
+    constexpr auto hilbert = ANNULUS_ORDER_HILBERT;
     const std::vector<NamedProblem> problems = {
-        {"short", {.batch = 2, .length = 1025, .heads = 3, .dim = 72, .branches = {{.segment = 131}}}},
-        {"dilated", {.length = 2303, .heads = 3, .dim = 72, .branches = {{.segment = 1001, .dilation = 2}}}},
-        {"whole", {.length = 1999, .heads = 2, .dim = 96, .branches = {{.segment = 0}}}},
-        {"last_of_one", {.length = 1153, .heads = 4, .kv_heads = 2, .dim = 80, .branches = {{.segment = 128}}}},
+        {"dim_8", {.length = 1301, .heads = 3, .dim = 8, .branches = {{.segment = 650}}}},
+        {"dim_48", {.length = 1400, .heads = 13, .dim = 48, .branches = {{.segment = 701}}}},
+        {"dim_64", {.batch = 2, .length = 2053, .heads = 3, .dim = 64, .branches = {{.segment = 1025}}}},
+        {"dim_64_whole_blocks", {.length = 2048, .heads = 4, .dim = 64, .branches = {{.segment = 1024}}}},
+        {"dim_80", {.length = 2131, .heads = 2, .dim = 80, .branches = {{}}}},
+        {"dim_96", {.length = 2531, .heads = 2, .dim = 96, .branches = {{}}}},
+        {"dim_128", {.batch = 2, .length = 5003, .heads = 2, .dim = 128, .branches = {{.segment = 2497}}}},
+        {"dim_128_whole_blocks", {.length = 4608, .heads = 9, .dim = 128, .branches = {{.segment = 2304}}}},
+        {"dilated", {.length = 7003, .heads = 3, .dim = 72, .branches = {{.segment = 6501, .dilation = 3}}}},
+        {"every",
+         {.length = 3001,
+          .heads = 3,
+          .dim = 64,
+          .branches = {{.segment = 1501, .dilation = 2, .query = ANNULUS_QUERY_EVERY}}}},
+        {"head_range",
+         {.length = 1300, .heads = 5, .dim = 64, .branches = {{.segment = 650, .first_head = 1, .head_count = 3}}}},
+        {"grouped",
+         {.batch = 2,
+          .length = 2600,
+          .heads = 6,
+          .kv_heads = 2,
+          .dim = 128,
+          .branches = {{.phase = ANNULUS_PHASE_INTERLEAVE}}}},
+        {"window", {.length = 2900, .heads = 2, .dim = 64, .branches = {{}}, .window = QueryWindow{1129, 901}}},
         {"hilbert",
-         {.length = 1603,
-          .heads = 2,
-          .dim = 80,
-          .branches = {{.segment = 1001, .dilation = 2, .order = ANNULUS_ORDER_HILBERT}}}},
+         {.length = 3203, .heads = 2, .dim = 64, .branches = {{.segment = 2001, .dilation = 2, .order = hilbert}}}},
+        {"hilbert_dim_80",
+         {.length = 5203, .heads = 2, .dim = 80, .branches = {{.segment = 4501, .dilation = 2, .order = hilbert}}}},
     };
     std::vector<NamedProblem> all;
     for (const NamedProblem &named : problems)
@@ -77,60 +83,45 @@ std::vector<NamedProblem> odd_problems() {
     return with_dtypes(all, {ANNULUS_BFLOAT16, ANNULUS_FLOAT16});
 }
 
-INSTANTIATE_TEST_SUITE_P(Fused, StoredDsOfOddLengths, testing::ValuesIn(odd_problems()), name_of_problem);
+INSTANTIATE_TEST_SUITE_P(Fused, QuerySums, testing::ValuesIn(summed_problems()), name_of_problem);
 
-// Only `fused` stores dS in passes, by one kernel.
-class StoredDsInPasses : public testing::Test {
-    void SetUp() override {
-        if (subject().engine != ANNULUS_ENGINE_FUSED)
-            GTEST_SKIP() << "the engine stores dS in one pass only";
-    }
-};
-
-// There is no room for dS of three heads or segments. So there are three passes over all heads, each with a third of
-// the queries (StoredDs.TakesFewPasses checks the number). Two batch entries take a launch each. With dilation there
-// are two segments, and the second is shorter than the queries before a pass's queries.
-TEST_F(StoredDsInPasses, AgreesWithCpu) {
-    const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
-    Problem batch = whole, causal = whole, dilated = whole, grouped = whole;
-    batch.batch = 2;
-    causal.causal = true;
-    dilated.length = 35007;
-    dilated.branches = {{.segment = 28006, .dilation = 2}};
-    grouped.heads = 6;
-    grouped.kv_heads = 3;
-    for (auto [problem, mib] : {std::pair(batch, 660), {causal, 560}, {dilated, 700}, {grouped, 660}}) {
-        problem.dtype = ANNULUS_BFLOAT16;
-        SCOPED_TRACE(testing::Message() << problem);
-        RunOptions options = subject();
-        options.workspace_limit = static_cast<std::uint64_t>(mib) << 20;
-        EXPECT_GT(bytes_of(ANNULUS_PASS_BACKWARD, problem, options.workspace_limit), options.workspace_limit / 2);
-        const Inputs inputs = random_inputs(problem, 1);
-        const Results results = run(problem, inputs, options);
-        expect_agreement_with_cpu(problem, inputs, results);
-        expect_identical(run(problem, inputs, options), results);
-    }
+// With less workspace there are several launches, each with some heads and segments. The tiles of a cell add in the
+// same order, so the bits are the same.
+TEST(QuerySumsInParts, HaveTheSameBits) {
+    if (subject().engine != ANNULUS_ENGINE_FUSED)
+        GTEST_SKIP() << "only fused has sums of dQ";
+    Problem problem = {
+        .batch = 2, .length = 5011, .heads = 4, .dim = 128, .branches = {{.segment = 2501}}, .dtype = ANNULUS_BFLOAT16};
+    for (const bool causal : {false, true})
+        for (const std::int32_t kv_heads : {4, 2}) {
+            problem.causal = causal;
+            problem.kv_heads = kv_heads;
+            SCOPED_TRACE(testing::Message() << problem);
+            const Inputs inputs = random_inputs(problem, 1);
+            const Results results = run(problem, inputs, subject());
+            expect_agreement_with_cpu(problem, inputs, results);
+            const std::uint64_t all = bytes_of(ANNULUS_PASS_BACKWARD, problem, 0);
+            const std::uint64_t cell_bytes = 2560 * 128 * sizeof(float);
+            for (const std::uint64_t cells_less : {1, 8}) {
+                RunOptions options = subject();
+                options.workspace_limit = all - cells_less * cell_bytes;
+                expect_identical(run(problem, inputs, options), results);
+            }
+        }
 }
 
-// One query has a NaN, in the first or the last of three passes. It must reach only its dQ and the gradients of the
-// keys up to it.
-TEST_F(StoredDsInPasses, NanReachesWhatDependsOnIt) {
-    const Problem problem = {.length = 14003,
-                             .heads = 3,
-                             .dim = 72,
-                             .branches = {{.segment = 0}},
-                             .causal = true,
-                             .dtype = ANNULUS_BFLOAT16};
-    RunOptions options = subject();
-    options.workspace_limit = std::uint64_t{560} << 20;
+// One query has a NaN. It must reach only its dQ and the gradients of the keys up to it.
+TEST(QuerySumsOfNan, ReachWhatDependsOnIt) {
+    const Problem problem = {
+        .length = 3003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}, .causal = true, .dtype = ANNULUS_BFLOAT16};
     const Inputs inputs = random_inputs(problem, 1);
-    const Results clean = run(problem, inputs, options);
+    const Results clean = run(problem, inputs, subject());
     const std::int64_t row = problem.heads * problem.dim;
-    for (const std::int64_t query : {1003, 13999}) {
+    for (const std::int64_t query : {1003, 2999}) {
         SCOPED_TRACE(query);
         Inputs spoilt = inputs;
         std::fill_n(spoilt.d_out.begin() + query * row, row, std::numeric_limits<double>::quiet_NaN());
-        const Results got = run(problem, spoilt, options);
+        const Results got = run(problem, spoilt, subject());
         const auto expect_nan_from_to = [&](std::vector<double> Results::*gradient, std::int64_t first,
                                             std::int64_t last) {
             const double tolerance = 4 * rounding_unit(problem.dtype);
@@ -149,22 +140,22 @@ TEST_F(StoredDsInPasses, NanReachesWhatDependsOnIt) {
     }
 }
 
-// A rank has more rows than dS of one pass can be stored for, of its own keys and of the other rank's. One GPU has too
-// many rows to store any dS, and computes dS twice.
-TEST_F(StoredDsInPasses, OfRanksAgreesWithOne) {
-    for (const bool causal : {false, true}) {
-        const RankOptions options = {.lengths = {20001, 19000}, .run = subject()};
-        const Problem problem = {.length = 39001,
-                                 .heads = 3,
-                                 .dim = 72,
-                                 .branches = {{.segment = 0}},
-                                 .causal = causal,
-                                 .dtype = ANNULUS_BFLOAT16};
-        SCOPED_TRACE(testing::Message() << problem);
-        const Inputs inputs = random_inputs(problem, 1);
-        const Results one = run(problem, inputs, subject()), ranks = run_ranks(problem, inputs, options);
-        expect_near(ranks, one, tolerance_of(problem.dtype));
-    }
+// Each rank has sums over its own keys, and over the other rank's.
+TEST(QuerySumsOfRanks, AgreeWithOne) {
+    for (const bool causal : {false, true})
+        for (const std::int32_t dim : {64, 72}) {
+            const RankOptions options = {.lengths = {4001, 3000}, .run = subject()};
+            const Problem problem = {.length = 7001,
+                                     .heads = 3,
+                                     .dim = dim,
+                                     .branches = {{.segment = 0}},
+                                     .causal = causal,
+                                     .dtype = ANNULUS_BFLOAT16};
+            SCOPED_TRACE(testing::Message() << problem);
+            const Inputs inputs = random_inputs(problem, 1);
+            const Results one = run(problem, inputs, subject()), ranks = run_ranks(problem, inputs, options);
+            expect_near(ranks, one, tolerance_of(problem.dtype));
+        }
 }
 
 // ---- Branches of several launches

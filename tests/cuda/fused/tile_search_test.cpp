@@ -52,7 +52,7 @@ template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search
             const int lane = HostWarp::current()->lane();
             search.start(lane);
             for (unsigned id = 0; id < pass.tiles; ++id) {
-                const bool is_found = find_tile<rows_are_keys, range_block_rows, true>(pass, search, id, tile);
+                const bool is_found = find_tile<rows_are_keys, range_block_rows>(pass, search, id, tile);
                 if (is_found && lane == 0)
                     visit(pass, tile, rows);
                 __syncwarp();

@@ -13,20 +13,9 @@
 
 namespace annulus {
 
-// Stores row r of the thread's two rows as a partial result or, with `adds`, reads the partial result and adds the row
-// to it.
-struct StorePartialRows {
-    template <int count>
-    __device__ __forceinline__ static void store(const float (&x)[count], int r, bool adds, float *partial,
-                                                 int columns) {
-        store_partial_row<count>(x, r, true, 1, adds, 1, partial, columns);
-    }
-};
-
 // The epilogue of one strip, whose FragmentThread is `Thread`, of a row block of queries or, with `rows_are_keys`, of
 // keys. In kernels for either row order, gradients of permuted rows are always partial.
-template <class Element, int columns, bool rows_are_keys, RowOrder order, class Thread, class Rows = RowBlock,
-          class PartialStore = StorePartialRows>
+template <class Element, int columns, bool rows_are_keys, RowOrder order, class Thread, class Rows = RowBlock>
 class BackwardEpilogue {
   public:
     // `batch` and `head`: a batch entry and a head of queries.
@@ -102,7 +91,8 @@ class BackwardEpilogue {
             if (!has_row(row_block_, row) || !destinations_.stores_partial(r))
                 continue;
             float *const target = partial + (first + partial_row_in_head(row)) * work_.head_dim;
-            PartialStore::store(x, r, destination_ == Destination::add_to_partial, target, work_.head_dim);
+            store_partial_row<count>(x, r, true, 1, destination_ == Destination::add_to_partial, 1, target,
+                                     work_.head_dim);
         }
     }
 

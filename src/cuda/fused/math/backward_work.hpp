@@ -8,84 +8,11 @@
 
 #include "cuda/fused/schedule/destination.hpp"
 #include "cuda/fused/schedule/rows_to_clear.hpp"
-#include "cuda/fused/schedule/stored_turns.hpp"
 #include "cuda/fused/schedule/tile_grid.hpp"
 
-#include <algorithm>
 #include <cstdint>
 
 namespace annulus {
-
-// dS of the only branch of some heads and segments, in images. An image has the dS of 64 keys and 64 queries, in an
-// order that is the architecture's. In a segment of a head and batch entry, each row block of keys has images. It has
-// one for each row block of queries of a pass (StoredTurns) that sees it. Under causality, if queries and keys are the
-// same rows, the first hidden() row blocks of queries do not see it and have no image.
-struct StoredDs {
-    std::uint8_t *images;
-    int first_batch, batches, first_head, head_step, heads, first_segment, segments;
-    int queries, keys;  // in row blocks, at most: a pass's queries and a segment's keys
-    bool is_triangular; // whether hidden row blocks have no images
-    int cells;          // (segment, head, batch entry) whose images are in memory at a time
-    // `turns`: the order in which one kernel stores and multiplies; if there are two kernels, only its one pass counts.
-    // `done`: what that one kernel counts, two counts for each group in memory.
-    StoredTurns turns;
-    unsigned *done;
-    bool ends_partial; // the last of several passes adds the partial results of the earlier ones, and writes the sum
-
-    static constexpr int image_bytes = row_block_rows * row_block_rows * 2;
-    static constexpr int row_blocks_of_tile = 4; // row blocks of queries in a tile that multiplies
-
-    // Returns how many of the queries' row blocks come before a pass's. The first pass has the last row blocks, which
-    // see all keys.
-    constexpr int queries_before(int pass) const { return (turns.passes - 1 - pass) * queries; }
-    // The interval of positions with a pass's queries, for a class in [start, end).
-    struct Positions {
-        int start, end;
-    };
-    constexpr Positions queries_of_pass(int start, int end, int dilation, int pass) const {
-        const auto first = [&](int any_pass) { return start + queries_before(any_pass) * row_block_rows * dilation; };
-        return {first(pass), pass == 0 ? end : std::min(end, first(pass - 1))};
-    }
-
-    // Returns how many images a segment has at most. The first pass has the most.
-    constexpr std::int64_t images_of_segment() const {
-        const std::int64_t seeing_less = is_triangular ? keys - queries_before(0) : 0;
-        return std::int64_t{keys} * queries - seeing_less * (seeing_less - 1) / 2;
-    }
-    // Returns how many of a pass's row blocks of queries do not see this row block of keys.
-    constexpr int hidden(int key_block, int pass) const {
-        const int before = queries_before(pass);
-        return is_triangular && key_block > before ? key_block - before : 0;
-    }
-    // Returns where the image of the pass's first row block of queries is, or would be.
-    constexpr std::uint8_t *image(int batch, int head, int segment, int key_block, int pass) const {
-        const std::int64_t head_of_all = std::int64_t{batch - first_batch} * heads + (head - first_head) / head_step;
-        const std::int64_t cell_of_pass = head_of_all * segments + segment - first_segment;
-        const std::int64_t cell = (std::int64_t{pass} * turns.cells_of_pass.value + cell_of_pass) % cells;
-        const std::int64_t hides = hidden(key_block, pass);
-        return images +
-               (cell * images_of_segment() + std::int64_t{key_block} * queries - hides * (hides + 1) / 2) * image_bytes;
-    }
-
-    // Images may also lie in halves of 32 keys. A row block of keys then has the first halves of all row blocks of
-    // queries first, and the second halves behind them.
-    static constexpr int half_bytes = image_bytes / 2;
-    struct Halves {
-        std::uint8_t *first_query; // half of the pass's first row block of queries, or where it would be
-        std::int64_t distance;     // bytes from an image's first half to its second half
-    };
-    constexpr Halves halves(int batch, int head, int segment, int key_block, int pass) const {
-        const std::int64_t hides = hidden(key_block, pass);
-        return {image(batch, head, segment, key_block, pass) + hides * half_bytes, (queries - hides) * half_bytes};
-    }
-
-    // Returns where a pass puts the gradients of keys. `first` is the destination of the first pass.
-    constexpr Destination destination(Destination first, int pass) const {
-        if (pass == 0)
-            return first;
-        return ends_partial && pass == turns.passes - 1 ? Destination::finish_partial : Destination::add_to_partial;
-    }
-};
 
 struct BackwardWork : TileGrid {
     TensorRows row_q_or_k, row_v_or_d_o;
@@ -106,7 +33,6 @@ struct BackwardWork : TileGrid {
     FastDivmod partial_stride;      // among this many consecutive rows at most one has partial results
     std::int64_t first_partial_row; // row of the first partial result, counted over all heads one after the other
     int *has_nonfinite;             // null unless keys are hidden: becomes 1 if a result is NaN or infinite
-    StoredDs stored_d_s;            // for kernels that store dS or multiply it
     RowsToClear cleared;            // for kernels that clear rows
 
     // Returns the row, in its tensors, of a row block's row with this number.

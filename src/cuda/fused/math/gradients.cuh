@@ -27,6 +27,32 @@ struct ColumnStatistic {
     }
 };
 
+// LSE or delta of the thread's columns. The eight lanes that have the same columns keep a part of the numbers each, and
+// get the others from one another. That takes few registers, and no reads from shared memory beside products.
+template <int columns> struct SharedColumnStatistic {
+    float2 pairs[columns / 64];
+
+    __device__ __forceinline__ explicit SharedColumnStatistic(const float *first) {
+        const FragmentThread<> own;
+#pragma unroll
+        for (int i = 0; i < columns / 64; ++i)
+            pairs[i] = load_8_bytes(shared_address(first + 64 * i + 8 * (own.lane() / 4) + own.column()));
+    }
+    __device__ __forceinline__ float4 at(int i) const {
+        const float2 &pair = pairs[i / 4 / 8];
+        const float x = from(pair.x, i / 4 % 8), y = from(pair.y, i / 4 % 8);
+        return {x, y, x, y};
+    }
+
+  private:
+    // Returns the number of lane 4 `group` + lane % 4. The mask 3 keeps the two low bits of the lane's number.
+    __device__ __forceinline__ static float from(float x, int group) {
+        float y;
+        asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x31f, 0xffffffff;" : "=f"(y) : "f"(x), "r"(4 * group));
+        return y;
+    }
+};
+
 // Turns S into P. With `hides`, elements that the mask hides become 0.
 template <bool hides, int count, class Mask, class Statistic>
 __device__ __forceinline__ void find_probabilities(float (&s)[count], float scale_log2, const float (&weight)[2],

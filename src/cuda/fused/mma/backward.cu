@@ -3,7 +3,6 @@
 // ANNULUS_SHARED_CAPACITY.
 #include "cuda/fused/mma/backward.cuh"
 
-#include "cuda/fused/mma/dq_from_ds.cuh"
 #include "cuda/fused/mma/kernels.hpp"
 
 namespace annulus::mma {
@@ -20,14 +19,6 @@ template <class Element, Gradients what> Kernel<BackwardParams> make() {
 template <class Element> Kernel<BackwardParams> make(Gradients what) {
     if (what == Gradients::d_q)
         return make<Element, Gradients::d_q>();
-    if constexpr (has_storing_kernels(ANNULUS_HEAD_DIM, sizeof(Element), capacity)) {
-        if (what == Gradients::d_k_and_d_v_storing_d_s)
-            return make<Element, Gradients::d_k_and_d_v_storing_d_s>();
-        if (what == Gradients::d_q_of_stored_d_s) {
-            using Traits = DqFromDsTraits<Element, ANNULUS_HEAD_DIM, capacity>;
-            return make_kernel<Traits, DqFromDsShared<Traits>>("mma backward", dq_from_ds_kernel<Traits>);
-        }
-    }
     if (what == Gradients::d_v)
         return make<Element, Gradients::d_v>();
     if constexpr (ANNULUS_HEAD_DIM <= most_columns_of_both)

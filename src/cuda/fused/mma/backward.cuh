@@ -39,7 +39,6 @@ template <class Traits> struct BackwardShared {
     static constexpr int statistic_slots = rows_are_keys ? Traits::stages : 1;
     static constexpr int statistics = rows_are_keys ? range_block_rows : Traits::row_blocks * row_block_rows;
     alignas(8) float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
-    std::uint8_t *images[Traits::threads / warp_threads]; // of the warps' row blocks, if dS is stored
     Tile<Traits::row_blocks> tiles[tile_slots];
     TileSearch search;
 };
@@ -75,8 +74,6 @@ template <class Traits> class BackwardWarp {
     __device__ __forceinline__ void find_gradients(const OwnTile &tile, OwnTile &next) {
         copy_rows_of_warp(tile);
         commit_copies();
-        if (Traits::stores_d_s && tile.ranges > 0 && tile.row_block[own_row_block()].rows > 0)
-            find_images(tile);
         Registers x{};
         Cursor at(tile);
         // The next tile is taken before the last block, not earlier: the longest tiles are for the CTAs that are free
@@ -212,42 +209,8 @@ template <class Traits> class BackwardWarp {
                                 find_mask<hides>(at, tile, range, block),
                                 [&](int j, const float2 &two) { d_s[strip].set_two(j, two); });
             });
-            if constexpr (Traits::stores_d_s)
-                store_d_s(d_s, range.count - (block + 1) * range_block_rows);
             add_block_product<Element, columns, range_block_rows>(x.d_q_or_k, d_s, q_or_k);
         }
-    }
-
-    // ---- Stored dS.
-
-    // Finds where the images of the row block begin. The row block counts from the first keys of its class in the
-    // segment.
-    __device__ __forceinline__ void find_images(const OwnTile &tile) {
-        const RowBlock &row_block = tile.row_block[own_row_block()];
-        const FastDivmod &length = params_.branches[0].length;
-        const int segment = length.quotient(row_block.first);
-        const int first = max(segment * length.value, params_.sequence.row_start);
-        if (thread_of_block() % warp_threads == 0)
-            shared_.images[thread_of_block() / warp_threads] = params_.stored_d_s.image(
-                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows, 0);
-        __syncwarp();
-    }
-
-    // Stores dS as 8 x 8 matrices; matrices of the same eight keys are neighbours. A block's queries are columns of an
-    // image, from the class's query `first` in the segment on.
-    __device__ __forceinline__ void store_d_s(const Operand<Element, range_block_rows / 2> (&d_s)[strips],
-                                              int first) const {
-        static_assert(row_block_rows % range_block_rows == 0);
-        std::uint8_t *const own = shared_.images[thread_of_block() / warp_threads] +
-                                  first / row_block_rows * StoredDs::image_bytes +
-                                  (first_row_of_warp<strips>() + first % row_block_rows / 8) * matrix_bytes +
-                                  thread_of_block() % warp_threads * 4;
-#pragma unroll
-        for (int s = 0; s < strips; ++s)
-#pragma unroll
-            for (int i = 0; i < range_block_rows / 4; ++i)
-                *reinterpret_cast<std::uint32_t *>(own + ((s * 2 + i % 2) * 8 + i / 2) * matrix_bytes) =
-                    d_s[s].pairs[i];
     }
 
     // ---- Masks, statistics and results.
@@ -273,7 +236,7 @@ template <class Traits> class BackwardWarp {
     template <int count, class Thread>
     __device__ __forceinline__ static void clear_first(float (&x)[count], const Thread &at, const OwnTile &tile,
                                                        const OwnRange &range, int block) {
-        if (!Traits::stores_d_s && range.hides_first) // dS of windows is not stored
+        if (range.hides_first)
             find_first_rows_mask<rows_are_keys, range_block_rows>(at, tile.row_block[own_row_block()], range, block)
                 .overwrite(x, 0.f);
     }

@@ -63,9 +63,7 @@ BackwardShapes backward_kernel_shapes(SharedCapacity capacity, annulus_dtype dty
         const auto shape_of = [&](bool rows_are_keys) {
             return kernel_shape(backward_shape(dim.value, dtype_bytes(dtype), rows_are_keys, shared_capacity.value));
         };
-        shapes = {shape_of(false), shape_of(true),
-                  has_storing_kernels(head_dim, dtype_bytes(dtype), shared_capacity.value) ? StoringKernels::two
-                                                                                           : StoringKernels::none};
+        shapes = {shape_of(false), shape_of(true), {}};
     });
     return shapes;
 }

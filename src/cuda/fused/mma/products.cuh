@@ -15,9 +15,6 @@
 
 namespace annulus::mma {
 
-// Bytes of an 8 x 8 matrix, one row after the other, as dS is stored.
-constexpr int matrix_bytes = 128;
-
 // Computes multiply_rows() for 32-bit elements.
 template <class Element, int columns, int rows, int strips>
 requires(sizeof(Element) == sizeof(float)) __device__ __forceinline__

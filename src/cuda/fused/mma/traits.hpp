@@ -112,13 +112,6 @@ constexpr Shape backward_shape(int head_dim, int element_bytes, bool rows_are_ke
     return first(fallback_shapes);
 }
 
-// Returns whether there are kernels that store dS instead of computing it twice. Below 49 columns, two products take
-// less time than writing and reading their result. The kernel that multiplies dS needs room in shared memory.
-constexpr bool has_storing_kernels(int head_dim, int element_bytes, SharedCapacity capacity) {
-    return element_bytes == 2 && head_dim > 48 && head_dim <= most_columns_of_both &&
-           (capacity == SharedCapacity::kib_163 || capacity == SharedCapacity::kib_227);
-}
-
 // Returns whether all shapes fit, but for two known cases of 256 columns: backward on compute capability 7.5, and
 // forward in float32 where there are 99 KiB.
 constexpr bool all_fit() {
@@ -177,12 +170,6 @@ struct BackwardTraits
     static constexpr bool rows_are_keys = what != Gradients::d_q;
     static constexpr bool has_d_q_or_k = what != Gradients::d_v; // then dP is needed, too
     static constexpr bool has_d_v = what != Gradients::d_q && what != Gradients::d_k;
-    static constexpr bool stores_d_s = what == Gradients::d_k_and_d_v_storing_d_s;
 };
-
-// The traits of the kernel that multiplies stored dS.
-template <class Element, int head_dim, SharedCapacity capacity>
-struct DqFromDsTraits
-    : CommonTraits<Element, head_dim, 8, 2, row_block_rows, capacity == SharedCapacity::kib_227 ? 3 : 2, 1> {};
 
 } // namespace annulus::mma

@@ -27,7 +27,7 @@ bool may_write_rows(const Problem &problem, Side side) {
     return problem.heads == problem.kv_heads && problem.gradients.key_gradients_are_plain();
 }
 
-// Plans the call without split branches and without stored dS.
+// Plans the call without split branches, and with a kernel for each side.
 BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes) {
     const Problem &problem = plan.problem();
     const bool is_whole = scope == KeyScope::all_keys;
@@ -48,31 +48,20 @@ BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, c
     return result;
 }
 
-// Changes `result` to store dS, if there is room for it.
-void try_storing_ds(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, int multiprocessors,
+// Changes `result` to find all gradients by one kernel, if that is faster and there is room for the sums of dQ.
+void try_query_sums(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, int multiprocessors,
                     std::uint64_t limit, BackwardPlan &result) {
-    const std::size_t used = backward_bytes(plan, result);
-    BackwardPlan storing = result;
-    SideGrids &keys = storing.keys;
-    const bool sums_keys = scope != KeyScope::all_keys || keys.has_own_partial;
-    storing.stored = plan_stored_ds(
-        plan.problem(), scope, result.queries.grids, keys.grids, sums_keys, shapes, multiprocessors,
-        limit == 0 && shapes.storing == StoringKernels::one ? tuning::usual_room_for_ds : room_within(limit, used));
-    if (!storing.stored)
+    BackwardPlan summing = result;
+    const std::size_t room =
+        limit == 0 ? tuning::max_room_for_query_sums
+                   : std::min(room_within(limit, backward_bytes(plan, result)), tuning::max_room_for_query_sums);
+    summing.query_sums =
+        plan_query_sums(plan.problem(), result.queries.grids, result.keys.grids, shapes, multiprocessors, room);
+    if (!summing.query_sums)
         return;
-    if (storing.stored->layout.turns.passes > 1) {
-        keys.finishes = false;
-        if (!sums_keys)
-            keys.parts =
-                SplitParts{storing.stored->batches, storing.stored->heads, static_cast<int>(plan.problem().key_rows())};
-    }
-    const bool clears_beside =
-        std::ranges::any_of(result.steps, [](const BackwardStep &step) { return step.launch.clears.parts > 0; });
-    if (clears_beside && zeros_outweigh_ds(plan.problem(), result.keys.grids.front().tiles, *storing.stored))
-        return;
-    write_steps(plan, scope, shapes, storing);
-    if (limit == 0 || backward_bytes(plan, storing) <= limit) // the counters may need too much memory
-        result = std::move(storing);
+    write_steps(plan, scope, shapes, summing);
+    if (limit == 0 || backward_bytes(plan, summing) <= limit) // the counters may need too much memory
+        result = std::move(summing);
 }
 
 // Splits the branches of one or both sides, for the part of a call with its own keys. Returns false if neither side is
@@ -179,8 +168,8 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
         is_split = plan.problem().gradients.are_plain() && try_splitting(plan, shapes, multiprocessors, limit, result);
     else if (scope == KeyScope::own_keys)
         is_split = split_own_keys(plan, shapes, multiprocessors, result);
-    if (!is_split && shapes.storing != StoringKernels::none && !plan.problem().gradients.only_v)
-        try_storing_ds(plan, scope, shapes, multiprocessors, limit, result);
+    if (!is_split && !plan.problem().gradients.only_v)
+        try_query_sums(plan, scope, shapes, multiprocessors, limit, result);
     return result;
 }
 
@@ -210,8 +199,9 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     }
     memory.curves = book_curves(workspace, problem, backward.queries.grids, backward.keys.grids);
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
-    if (backward.stored)
-        memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));
+    if (backward.query_sums)
+        memory.query_sums =
+            workspace.take<float>(static_cast<std::int64_t>(backward.query_sums->bytes() / sizeof(float)));
     const std::int64_t query_rows = backward.queries.parts ? backward.queries.parts->all_rows() : 0;
     const std::int64_t key_rows = backward.keys.parts ? 2 * backward.keys.parts->all_rows() : 0;
     memory.split_partial = workspace.take<float>(std::max(query_rows, key_rows), d);

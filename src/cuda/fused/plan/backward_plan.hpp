@@ -6,8 +6,8 @@
 #include "cuda/fused/math/backward_work.hpp"
 #include "cuda/fused/plan/curve_memory.hpp"
 #include "cuda/fused/plan/launch.hpp"
+#include "cuda/fused/plan/query_sums_plan.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
-#include "cuda/fused/plan/stored_ds_plan.hpp"
 #include "cuda/results/results.hpp"
 #include "engine/engine.hpp"
 
@@ -46,16 +46,12 @@ struct BackwardStep {
     Side side = Side::queries;
     Launch launch{}; // for find_gradients; find_order and pack_ranges use only its grid
     Gradients what = Gradients::d_q;
-    // For Gradients::all_storing_d_s, whose launch is of keys.
-    Destination query_destination{};
-    TurnRange turns{};
 };
 
 // The grids over the rows of one side.
 struct SideGrids {
     std::vector<PlannedGrid> grids;
-    // The parts in which partial results are made. Set if several grids share the branches of a whole call, or if
-    // several passes store dS (StoredTurns).
+    // The parts in which partial results are made. Set if several grids share the branches of a whole call.
     std::optional<SplitParts> parts;
     bool is_split =
         false; // the branches are split over two grids of a call's own keys, which use the call's partial results
@@ -65,17 +61,15 @@ struct SideGrids {
 
 struct BackwardPlan {
     SideGrids queries, keys;
-    bool has_own_statistics = true; // LSE and delta are in the workspace; else in the call's softmax state
-    std::optional<StoredDsParts> stored;
-    std::vector<RowSequence> rows; // of several sequences, if rows may be recomputed
+    bool has_own_statistics = true;           // LSE and delta are in the workspace; else in the call's softmax state
+    std::optional<QuerySumsParts> query_sums; // if one kernel finds all gradients
+    std::vector<RowSequence> rows;            // of several sequences, if rows may be recomputed
     std::vector<BackwardStep> steps;
     std::size_t first_of_rest = 0; // Executable::run_rest() runs the steps from this one on
 
-    // Returns the number of counters of a launch: one for tiles taken. A launch that stores and multiplies dS also
-    // counts what is done (StoredDs::done).
-    std::int64_t counters_of(Gradients what) const {
-        return what == Gradients::all_storing_d_s ? 1 + 2 * stored->layout.turns.groups_in_memory.value : 1;
-    }
+    // Returns the number of counters of a launch: one for tiles taken. A launch that finds all gradients also has one
+    // for each sum of dQ (QuerySums::added).
+    std::int64_t counters_of(Gradients what) const { return what == Gradients::all ? 1 + query_sums->sums() : 1; }
 
     const SideGrids &side_grids(Side side) const { return side == Side::queries ? queries : keys; }
     SideGrids &side_grids(Side side) { return side == Side::queries ? queries : keys; }
@@ -89,8 +83,8 @@ BackwardGrids make_backward_grids(const Plan &plan, const BackwardShapes &shapes
 BackwardGrids make_backward_grids(const SequencePlans &plans, const BackwardShapes &shapes);
 
 // Plans a whole call or a part of it. Branches may be split: of a whole call if all gradients are plain, and of the
-// part with the own keys. dS may be stored if branches are not split, the kernels can do it and the limit leaves room
-// for it. The limit is in bytes (0: none).
+// part with the own keys. If branches are not split, one kernel may find all gradients. The limit is in bytes (0:
+// none).
 BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes,
                            int multiprocessors, std::uint64_t limit);
 
@@ -102,7 +96,7 @@ struct BackwardMemory {
     int *has_nonfinite;       // the flag; null unless keys are hidden
     PartialGradients partial; // the call's own
     CurveMemory curves;
-    std::uint8_t *stored_ds;
+    float *query_sums;
     SequenceMemory sequences;
     float *split_partial; // partial results of SideGrids::parts, a part of the rows at a time: dQ, or dK and then dV
 };

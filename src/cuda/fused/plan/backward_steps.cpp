@@ -17,15 +17,11 @@ class StepWriter {
     void write() {
         if (!has_other_keys(scope_))
             add({BackwardAction::find_lse_delta});
-        if (result_.stored) {
+        if (result_.query_sums) {
             find_orders(Side::keys);
-            if (shapes_.storing == StoringKernels::one)
-                write_all_storing_ds();
-            else
-                write_stored_ds();
+            write_all_gradients();
             write_end({Side::queries, Side::keys});
-            // run_rest() has the last launch, which multiplies dS.
-            result_.first_of_rest = result_.steps.size() - (has_other_keys(scope_) ? 1 : 0);
+            result_.first_of_rest = result_.steps.size();
             return;
         }
         std::vector<Side> sides{Side::queries, Side::keys};
@@ -59,11 +55,10 @@ class StepWriter {
         steps.push_back(step);
     }
 
-    // All launches share the memory of stored dS, which a launch writes and reads before it writes results. So with
-    // stored dS none may begin early. After find_lse_delta only the kernel of dQ may begin early: it alone waits for
-    // LSE and delta.
+    // Launches of all gradients share the memory of sums, so none of them may begin early. After find_lse_delta only
+    // the kernel of dQ may begin early: it alone waits for LSE and delta.
     bool may_begin_early(const BackwardStep &step, const BackwardStep &before) const {
-        if (result_.stored || step.action != BackwardAction::find_gradients)
+        if (result_.query_sums || step.action != BackwardAction::find_gradients)
             return false;
         return before.action == BackwardAction::find_gradients ||
                (before.action == BackwardAction::find_lse_delta && step.what == Gradients::d_q);
@@ -90,8 +85,7 @@ class StepWriter {
         const SideGrids &side = result_.side_grids(which);
         // The gradients of keys of another rank are set by each part.
         const bool sets = !has_other_keys(scope_) || which == Side::keys;
-        if (!sets || launches_clear ||
-            (!side.grids.empty() && (side.grids.front().is_complete || (side.parts && !result_.stored))))
+        if (!sets || launches_clear || (!side.grids.empty() && (side.grids.front().is_complete || side.parts)))
             return sets;
         add({is_all_partial(side) ? BackwardAction::clear_partial : BackwardAction::clear_gradients, which});
         return side.finishes;
@@ -182,73 +176,37 @@ class StepWriter {
         }
     }
 
-    // Returns the launches that store dS, in order. Each head of Q that shares a head of K has launches of its own.
-    std::vector<GridPart> storing_launches() const {
-        const StoredDsParts &parts = *result_.stored;
-        const int first_segment = result_.keys.grids.front().tiles.sequence.first_segment;
+    // Returns the parts of the launches of all gradients, in order. Each head of Q that shares a head of K has launches
+    // of its own.
+    std::vector<GridPart> parts_of_all_gradients() const {
+        const QuerySumsParts &parts = *result_.query_sums;
         std::vector<GridPart> launches;
         for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {
-            for_parts(problem_.kv_heads, parts.heads, [&](int first_head, int heads) {
-                for_parts(parts.all_segments, parts.segments, [&](int segment, int segments) {
+            for_parts(parts.all_segments, parts.segments, [&](int segment, int segments) {
+                for_parts(problem_.kv_heads, parts.heads, [&](int first_head, int heads) {
                     for (int member = 0; member < group(); ++member)
                         launches.push_back({first_batch, part_batches, first_head * group() + member, heads,
-                                            first_segment + segment, segments});
+                                            parts.first_segment + segment, segments});
                 });
             });
         });
         return launches;
     }
 
-    // One kernel stores and multiplies dS. Each launch clears rows of all gradients, so dQ, dK and dV must have the
-    // same rows. Other ranks wait for the gradients of their keys. So the last launch over their keys leaves the rest
-    // of dQ to a further launch.
-    void write_all_storing_ds() {
-        const StoredTurns &turns = result_.stored->layout.turns;
+    // Each launch of all gradients clears rows of all gradients, so dQ, dK and dV must have the same rows. Behind it,
+    // dQ is made of its sums.
+    void write_all_gradients() {
         const bool clears =
             launches_clear(Side::queries) && launches_clear(Side::keys) && problem_.queries == problem_.keys;
         const bool sets_queries = add_clearing(Side::queries, clears), sets_keys = add_clearing(Side::keys, clears);
-        const std::vector<GridPart> launches = storing_launches();
-        const auto count = static_cast<int>(launches.size());
+        const std::vector<GridPart> parts = parts_of_all_gradients();
+        const auto count = static_cast<int>(parts.size());
         for (int i = 0; i < count; ++i) {
-            const GridPart &own = launches[static_cast<std::size_t>(i)];
-            Launch key_launch{0,
-                              own,
-                              destination(result_.keys, sets_keys && own.first_head % group() == 0),
-                              0,
-                              {i, clears ? count : 0}};
-            if (result_.keys.parts) { // of several passes, of which the last one writes the rows
-                key_launch.destination = Destination::set_partial;
-                key_launch.first_partial_row =
-                    (std::int64_t{own.first_batch} * problem_.kv_heads + own.first_head) * problem_.key_rows();
-            }
-            BackwardStep step{BackwardAction::find_gradients,
-                              Side::keys,
-                              key_launch,
-                              Gradients::all_storing_d_s,
-                              destination(result_.queries, sets_queries),
-                              turns.all()};
-            if (has_other_keys(scope_) && i == count - 1) {
-                step.turns = turns.until_keys_end();
-                add(step);
-                step.turns = turns.after_keys();
-            }
-            add(step);
-        }
-    }
-
-    void write_stored_ds() {
-        const bool queries_clear = launches_clear(Side::queries), keys_clear = launches_clear(Side::keys);
-        const bool sets_queries = add_clearing(Side::queries, queries_clear),
-                   sets_keys = add_clearing(Side::keys, keys_clear);
-        const std::vector<GridPart> launches = storing_launches();
-        const auto count = static_cast<int>(launches.size());
-        for (int i = 0; i < count; ++i) {
-            const GridPart &own = launches[static_cast<std::size_t>(i)];
+            const GridPart &own = parts[static_cast<std::size_t>(i)];
             const bool is_first_member = own.first_head % group() == 0;
-            launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s,
-                   {0, own, destination(result_.keys, sets_keys && is_first_member), 0, {i, keys_clear ? count : 0}});
-            launch(Side::queries, Gradients::d_q_of_stored_d_s,
-                   {0, own, destination(result_.queries, sets_queries), 0, {i, queries_clear ? count : 0}});
+            launch(Side::keys, Gradients::all,
+                   {0, own, destination(result_.keys, sets_keys && is_first_member), 0, {i, clears ? count : 0}});
+            launch(Side::queries, Gradients::d_q_of_sums, {0, own, destination(result_.queries, sets_queries)});
         }
     }
 

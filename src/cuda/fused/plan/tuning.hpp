@@ -50,45 +50,24 @@ inline constexpr int max_class_visits = 3 * max_classes;
 
 // ---- Memory, in bytes
 
-// For data that one kernel stores for another (partial results of a split grid, dS), if the workspace limit allows it.
-// It is enough for tiles that fill a GPU. Not recorded.
+// For partial results of a split grid, if the workspace limit allows it. It is enough for tiles that fill a GPU. Not
+// recorded.
 inline constexpr std::size_t usual_room = std::size_t{5} << 28;
-// The same for dS that one kernel both stores and multiplies. It holds three segments of 16384, so that the kernel can
-// do both at a time. Longer segments are done in passes (StoredTurns), whose partial results use the same bytes. H100:
-// see the constants below.
-inline constexpr std::size_t usual_room_for_ds = std::size_t{3} << 29;
+// For the sums of dQ of a launch (query_sums.hpp), if the workspace limit allows it. Eight heads of 262,144 queries and
+// 128 columns fit.
+inline constexpr std::size_t max_room_for_query_sums = std::size_t{1} << 30;
 // The same for parts of a head's rows, which exist to save memory. Not recorded.
 inline constexpr std::size_t max_room_for_rows = std::size_t{1} << 30;
 
-// ---- Stored dS (stored_ds_plan.cpp)
+// ---- One kernel for all gradients (query_sums_plan.cpp)
 //
-// Measured by the rate of backward over one branch at D = 128, with the cases of tests/benchmarks/peers.py and other
-// lengths. The program was not kept (doc/notes/backward.md). The constants for several passes are from an H100;
-// for the other constants the GPU is not recorded.
+// H100, backward of bfloat16 over one branch, 65,536 rows of 1024 features (tests/benchmarks/peers.py).
 
-// A launch has few tiles if it has at most this number for each CTA. Then all tiles of keys come first. Compared with
-// the two kernels before, 16 cells of 2048 went from 0.95 to 1.01 times their rate. 32 causal cells of 4096 went from
-// 0.92 to 1.00.
-inline constexpr int few_tiles_of_cta = 4;
-inline constexpr int few_causal_tiles_of_cta = 8;
-// Least number of tiles of a group. 16 and 64 tiles were within 2 %.
-inline constexpr int min_group_tiles = 32;
-// Distance in the order of turns between the tiles of keys of a group and its tiles of queries, in tiles for two CTAs:
-// 4 is two tiles for each CTA, 5 is 2.5. Compared with the two kernels before, 2048:1 went from 1.09 to 1.12 times
-// their rate and 1024:1 from 0.90 to 1.07.
-inline constexpr int tiles_apart_of_two_ctas = 4;
-inline constexpr int causal_tiles_apart_of_two_ctas = 5;
-// Least number of groups in memory, in one pass and in several passes. For one pass not recorded. For several passes 3,
-// 4, 5 and 7 groups were compared.
-inline constexpr std::int64_t min_groups = 3;
-inline constexpr std::int64_t min_groups_of_passes = 4;
-// Least number of tiles in memory for each CTA. Not recorded.
-inline constexpr int min_tiles_of_cta = 3;
-// Least number of queries of a pass. A tile of queries takes 0.5 ms for 65,536 keys, and with fewer queries there are
-// few such tiles. Computing dS twice is then faster.
-inline constexpr int min_pass_queries = 4608;
-// Partial results of keys take at most one part in `sum_share` of the memory for dS, or the memory of one head. Not
-// recorded.
-inline constexpr std::size_t sum_share = 8;
+// Rows of a segment up to which two kernels are faster: in general, and under causality with more than 64 columns.
+inline constexpr std::int64_t short_segment = 512, short_causal_segment_of_wide_rows = 2048;
+// Bytes of Q, dO and sums of dQ of the cells that are worked on at once. H200, D = 64, 16,384 queries, causal: 487,
+// 472, 441 and 384 TFLOP/s with 17, 34, 50 and 100 MB; 2,048 queries, causal: 144, 224, 315 and 359 with 8, 13, 25
+// and 50.
+inline constexpr std::int64_t bytes_of_cells_at_once = std::int64_t{40} << 20;
 
 } // namespace annulus::tuning

@@ -95,4 +95,15 @@ struct Members {
     }
 };
 
+// Return the rows of row blocks and of ranges, at positions in [first, end), that the only branch of a grid has in one
+// segment. They are one class. `branch` is the branch in that segment.
+constexpr Members rows_of_segment(const GridBranch &grid_branch, const CellBranch &branch, int first, int end) {
+    return {branch.start > first ? branch.start : first, branch.end < end ? branch.end : end, branch.row_residue,
+            branch.row_dilation == 1 ? FastDivmod(1) : grid_branch.dilation};
+}
+constexpr Members ranges_of_segment(const GridBranch &grid_branch, const CellBranch &branch, int first, int end) {
+    return {branch.start > first ? branch.start : first, branch.end < end ? branch.end : end, branch.range_residue,
+            branch.range_dilation == 1 ? FastDivmod(1) : grid_branch.dilation};
+}
+
 } // namespace annulus

@@ -138,11 +138,11 @@ __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, Tile
 }
 
 // Finds the tile of a grid over one branch in one sequence. The rows of a segment are then one class, which makes the
-// search a few times faster. With short tiles, consumers wait for this search. Lane u finds row block u. The row blocks
-// meet rows at positions in [range_start, range_end). With `skips_empty` there are no tiles that meet no row.
-template <bool rows_are_keys, int range_block_rows, int row_blocks>
-__device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const TilePlace &place, int range_start,
-                                                    int range_end, bool skips_empty, Tile<row_blocks> &tile) {
+// search a few times faster. With short tiles, consumers wait for this search. Lane u finds row block u. A tile with
+// room for one range must be of a grid without windows.
+template <bool rows_are_keys, int range_block_rows, int row_blocks, int most_ranges>
+__device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const TilePlace &place,
+                                                    Tile<row_blocks, most_ranges> &tile) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     const SequenceGrid &sequence = grid.sequence;
     if (place.segment >= sequence.segments || place.cell > 0)
@@ -153,12 +153,8 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
                             (sequence.first_segment + place.segment) * sequence.segment_length);
     if (!branch.serves)
         return false;
-    const auto members = [&](int first, int end, int dilation, int residue) {
-        return Members(max(branch.start, first), min(branch.end, end), residue,
-                       dilation == 1 ? FastDivmod(1) : grid_branch.dilation);
-    };
     const Members rows =
-        members(sequence.row_start, sequence.row_start + sequence.row_count, branch.row_dilation, branch.row_residue);
+        rows_of_segment(grid_branch, branch, sequence.row_start, sequence.row_start + sequence.row_count);
     const int all = quotient_up(rows.count, row_block_rows), number = place.index * row_blocks + lane;
     if (place.index * row_blocks >= all)
         return false;
@@ -181,15 +177,16 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
         tile.head = head;
         tile.batch = grid.first_batch + place.batch;
     }
-    int from = range_start, to = range_end, far = 0;
-    if (grid.has_windows) {
+    const bool has_windows = most_ranges > 1 && grid.has_windows;
+    int from = sequence.range_start, to = from + sequence.range_count, far = 0;
+    if (has_windows) {
         const SeenPositions seen = SeenPositions::find<rows_are_keys>(row_block.rows > 0, row_block, grid_branch.before,
                                                                       grid_branch.after, from, to);
         from = seen.from;
         to = seen.to;
         far = seen.far;
     }
-    const Members range_members = members(from, to, branch.range_dilation, branch.range_residue);
+    const Members range_members = ranges_of_segment(grid_branch, branch, from, to);
     const auto quotient = [&](int x) { return grid_branch.range_dilation.quotient(x); };
     Range<row_blocks> range;
     range.stride = branch.range_dilation;
@@ -199,13 +196,13 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
     range.count = range_members.count;
     range.hides_first = false;
     int parts = 1, first_rows = 0, ranges = 0;
-    if (grid.has_windows) {
+    if (has_windows) {
         first_rows = rows_of_first_blocks<rows_are_keys, range_block_rows>(range, far, quotient);
         parts += first_rows > 0 && first_rows < range.count;
     }
 #pragma unroll 1
     for (int i = 0; i < parts; ++i) {
-        if (grid.has_windows) {
+        if (has_windows) {
             range.first = range_members.first;
             range.count = range_members.count;
             take_part<rows_are_keys>(range, first_rows, first_rows > 0 && i + 1 == parts);
@@ -225,7 +222,7 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
         if (lane < row_blocks)
             target.part[lane] = part;
     }
-    if (ranges == 0 && skips_empty)
+    if (ranges == 0 && grid.skips_empty)
         return false;
     if (lane == 0)
         tile.ranges = ranges;
@@ -234,17 +231,15 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
 }
 
 // Finds tile `id` by code made for its kind of grid. That is faster, but too much code for kernels whose tile-finding
-// warps also multiply. `may_be_several`: the grid may be over several sequences.
-template <bool rows_are_keys, int range_block_rows, bool may_be_several, int row_blocks>
+// warps also multiply.
+template <bool rows_are_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &search, unsigned id,
                                           Tile<row_blocks> &tile) {
-    if (may_be_several && grid.sequences)
+    if (grid.sequences)
         return find_tile_of_branches<rows_are_keys, range_block_rows, Sequences::several>(grid, search, id, tile);
     if (grid.branch_count == 1 && !grid.has_residue_classes) {
-        const SequenceGrid &sequence = grid.sequence;
-        return find_tile_of_branch<rows_are_keys, range_block_rows>(
-            grid, find_place<rows_are_keys>(grid, sequence, true, static_cast<int>(id)), sequence.range_start,
-            sequence.range_start + sequence.range_count, grid.skips_empty, tile);
+        const TilePlace place = find_place<rows_are_keys>(grid, grid.sequence, true, static_cast<int>(id));
+        return find_tile_of_branch<rows_are_keys, range_block_rows>(grid, place, tile);
     }
     return find_tile_of_branches<rows_are_keys, range_block_rows, Sequences::one>(grid, search, id, tile);
 }

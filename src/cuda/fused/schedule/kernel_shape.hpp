@@ -2,6 +2,7 @@
 // What the host must know of an architecture's kernels to plan their launches.
 #pragma once
 
+#include <optional>
 #include <span>
 
 namespace annulus {
@@ -14,14 +15,11 @@ struct KernelShape {
     bool operator==(const KernelShape &) const = default;
 };
 
-// What a backward kernel computes. The tiles of `d_q` are of queries, the tiles of `d_k_and_d_v`, `d_k` and `d_v` of
-// keys. The next two kernels are a pair: the first stores dS, and the second multiplies it with K. The last kernel does
-// both.
-enum class Gradients { d_q, d_k_and_d_v, d_k, d_v, d_k_and_d_v_storing_d_s, d_q_of_stored_d_s, all_storing_d_s };
-inline constexpr int gradients_count = 7;
-
-// How many kernels store and multiply dS.
-enum class StoringKernels { none, two, one };
+// What a backward kernel computes. The tiles of `d_q` are of queries, the tiles of `d_k_and_d_v`, `d_k`, `d_v` and
+// `all` of keys. `all` leaves float32 sums of dQ in memory, of which the kernel `d_q_of_sums` makes dQ
+// (query_sums.hpp).
+enum class Gradients { d_q, d_k_and_d_v, d_k, d_v, all, d_q_of_sums };
+inline constexpr int gradients_count = 6;
 
 // Above this head dimension dK and dV of a row block do not fit into the registers together. Each then has a kernel of
 // its own.
@@ -36,10 +34,12 @@ constexpr std::span<const Gradients> gradients_of_keys(int head_dim) {
 }
 
 // The shapes of the backward kernels of a dtype and head dimension: tiles of queries for dQ, tiles of keys for dK and
-// dV.
+// dV, and tiles of keys for all gradients if there is a kernel that finds them all. `all_columns` is the head dimension
+// of that kernel.
 struct BackwardShapes {
     KernelShape queries, keys;
-    StoringKernels storing;
+    std::optional<KernelShape> all;
+    int all_columns = 0;
 };
 
 // The reason of an engine that was built without the kernels of a head dimension.

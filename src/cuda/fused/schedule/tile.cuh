@@ -100,11 +100,11 @@ template <int row_blocks> struct Range {
     }
 };
 
-template <int row_blocks> struct Tile {
+template <int row_blocks, int most_ranges = max_ranges> struct Tile {
     int batch, head;
     int ranges; // -1: there are no more tiles
     RowBlock row_block[row_blocks];
-    Range<row_blocks> range[max_ranges];
+    Range<row_blocks> range[most_ranges];
 
     // True if row block u, of queries, sees a key from one of its positions.
     __device__ __forceinline__ bool sees_keys(const TileGrid &grid, int u, int position) const {

@@ -12,17 +12,13 @@ template <class Element, RowOrder order, Gradients what> Kernel<BackwardParams> 
     using Traits = BackwardTraits<Element, ANNULUS_HEAD_DIM, what, order>;
     Kernel<BackwardParams> kernel =
         make_kernel<Traits, BackwardShared<Traits>>("fused backward", backward_kernel<Traits>);
-    kernel.may_begin_early = !Traits::stores_d_s && has_early_launches();
+    kernel.may_begin_early = has_early_launches();
     return kernel;
 }
 
 template <class Element, RowOrder order> Kernel<BackwardParams> make(Gradients what) {
     if (what == Gradients::d_q)
         return make<Element, order, Gradients::d_q>();
-    if constexpr (has_storing_kernels(ANNULUS_HEAD_DIM)) {
-        if (what == Gradients::all_storing_d_s)
-            return make<Element, order, Gradients::all_storing_d_s>();
-    }
     if (what == Gradients::d_v)
         return make<Element, order, Gradients::d_v>();
     if constexpr (ANNULUS_HEAD_DIM <= most_columns_of_both)

@@ -16,10 +16,8 @@
 //     d_q_or_k = scale dS range q_or_k,   d_v = P range v_or_d_o (for row blocks of keys)
 //
 // P and dS stay in registers, where they are operands of the last products. Both kernels compute S and dP. That is the
-// price of sums that no two CTAs share at a time, so that every call gives the same bits. For plans of one branch with
-// 64 < D <= 128 (stored_ds_plan.hpp says which), the kernel of keys also stores dS in memory. Between its tiles of keys
-// it takes tiles of queries, for which it multiplies dS with K. stored_turns.hpp says in which order; stored_copies.cuh
-// and stored_product.cuh do it.
+// price of sums that no two CTAs share at a time, so that every call gives the same bits. For most plans of one branch
+// with D <= 128 there is a kernel that finds all gradients, whose CTAs take turns (all_gradients.cuh).
 //
 // Grid and tiles are as in forward.cuh. A block of a range is a KV block for dQ, and a Q block for dK and dV.
 //
@@ -31,18 +29,16 @@
 //     2      copies Q of row blocks                    copies K of row blocks
 //     3      copies dO, LSE, delta of row blocks       copies LSE, delta of ranges
 //
-// If dS is stored, warp 2 copies V, too. For dV alone, no warp copies V. While warps 1 and 2 wait, one or both of them
-// clear rows that no row block has. Permuted rows are copied one by one. Warps 0 and 3 then copy a half of each block
-// of ranges each, with LSE and delta. Warp 2 copies Q and dO of row blocks of queries.
+// For dV alone, no warp copies V. While warps 1 and 2 wait, one or both of them clear rows that no row block has.
+// Permuted rows are copied one by one. Warps 0 and 3 then copy a half of each block of ranges each, with LSE and delta.
+// Warp 2 copies Q and dO of row blocks of queries.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
 //     own_rows[row_block_slots]  row blocks          row_block_full: their warps  row_block_empty: consumers' warps
 //     range_rows[stages]         a block             range_full: copies, warps    range_empty: consumers
 //     lse_log2, delta[…]         of queries          with their rows
-//     d_s[row blocks]            an image on its way out: a warp's rows by the warp itself
 //     tiles[2]                   what is to be done  tile_full: warp 1            tile_empty: all other warps
-//     in own_rows, range_rows    dS, and K           stored_full: warps 0 and 3   stored_empty: consumers
 //
 // Row blocks and blocks of ranges have both matrices. Warp 0 tells warp 1 by tile_ending that few blocks of a tile are
 // left to be copied. Rings are never reset. A consumer stages results in its part of the row block's slot before it
@@ -95,12 +91,10 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
                     grid_dependency_wait(); // the counter of tiles is set with LSE and delta
             };
             const auto copy_v = [&](const PipelineState<tile_slots> &at) {
-                if constexpr (Traits::rows_are_keys && Traits::has_d_q_or_k && !Traits::stores_d_s)
+                if constexpr (Traits::rows_are_keys && Traits::has_d_q_or_k)
                     copy_rows_of_row_blocks<Traits, false>(params, shared, at, NoOtherWork());
             };
-            if constexpr (Traits::stores_d_s)
-                find_stored_tiles(params, shared);
-            else if constexpr (Traits::finder_clears)
+            if constexpr (Traits::finder_clears)
                 find_tiles(params, shared, before_counting, copy_v, RowClearer<Traits>(params, shared.pieces_begun));
             else
                 find_tiles(params, shared, before_counting, copy_v, NoOtherWork());

@@ -10,12 +10,9 @@
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/backward_shared.cuh"
 #include "cuda/fused/sm90/products.cuh"
-#include "cuda/fused/sm90/reduce_partial_rows.cuh"
-#include "cuda/fused/sm90/stored_product.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
 #include <cstdint>
-#include <type_traits>
 
 namespace annulus {
 
@@ -33,19 +30,7 @@ template <class Traits> class BackwardConsumer {
             if (tile.ranges < 0)
                 break;
             shared_.row_block_full[slot.slot()].wait(slot.parity_to_empty());
-            if constexpr (Traits::stores_d_s) {
-                if (shared_.turns[at.slot()].multiplies) {
-                    StoredProduct<Traits>(params_, shared_, row_block_)
-                        .find_d_q(shared_.stored_tiles[at.slot()], slot.slot(),
-                                  shared_.stored_stages_before[at.slot()]);
-                } else {
-                    find_gradients(tile, slot.slot(), shared_.turns[at.slot()].pass);
-                    if (thread_of_warpgroup() % warp_threads == 0)
-                        bulk_store_wait(); // the tile ends when its dS is in memory
-                }
-            } else {
-                find_gradients(tile, slot.slot());
-            }
+            find_gradients(tile, slot.slot());
             __syncwarp();
             if (thread_of_warpgroup() % warp_threads == 0) {
                 shared_.row_block_empty[slot.slot()].arrive();
@@ -60,7 +45,6 @@ template <class Traits> class BackwardConsumer {
     using OwnRange = Range<Traits::consumers>;
     static constexpr int range_block_rows = Traits::range_block_rows;
     static constexpr int columns = Traits::head_dim;
-    static constexpr int warp_image_bytes = StoredDs::image_bytes / 4; // a warp's rows of an image of dS
     static constexpr int row_blocks_bytes = Traits::consumers * Traits::row_block_bytes;
     static constexpr std::uint32_t to_v_or_d_o = Traits::stage_bytes / 16, stage_distance = 2 * to_v_or_d_o;
     using BlockMask = Mask<Traits::rows_are_keys, range_block_rows>;
@@ -74,14 +58,11 @@ template <class Traits> class BackwardConsumer {
         float d_q_or_k[Traits::has_d_q_or_k ? columns / 2 : 1], d_v[Traits::has_d_v ? columns / 2 : 1];
         float s[range_block_rows / 2], d_p[Traits::has_d_q_or_k ? range_block_rows / 2 : 1];
         std::uint32_t p[range_block_rows / 4], d_s[Traits::has_d_q_or_k ? range_block_rows / 4 : 1];
-        // log2 of the multiplicities of its two columns of every eight. If dS is stored, there is one branch, and -0
-        // adds nothing.
-        float weight[2] = {-0.f, -0.f};
+        float weight[2]; // log2 of the multiplicities of its two columns of every eight
         // In use if blocks overlap, which leaves registers for them.
         RowStatistic lse_log2, delta;
         // If blocks overlap: whether there is dS of the block before. Its rows are one stage before the current one.
         bool has_pending = false;
-        std::uint8_t *image = nullptr; // if dS is stored: the warp's rows of the next block's image
 
         __device__ __forceinline__ Registers(BackwardShared<Traits> &shared, std::uint32_t own_rows,
                                              std::uint32_t own_v_or_d_o_rows, int row_block_slot)
@@ -94,8 +75,7 @@ template <class Traits> class BackwardConsumer {
         }
     };
 
-    // `pass`: the turn's pass, if dS is stored (StoredTurns).
-    __device__ __forceinline__ void find_gradients(const OwnTile &tile, int slot, int pass = 0) {
+    __device__ __forceinline__ void find_gradients(const OwnTile &tile, int slot) {
         const RowBlock &row_block = tile.row_block[own_row_block()];
         const std::uint32_t own_rows =
             shared_address(shared_.own_rows[slot].q_or_k) + row_block_ * Traits::row_block_bytes;
@@ -105,8 +85,6 @@ template <class Traits> class BackwardConsumer {
             x.lse_log2 = load_rows(shared_.lse_log2[slot]);
             x.delta = load_rows(shared_.delta[slot]);
         }
-        if (Traits::stores_d_s && uniform(tile.ranges) > 0 && uniform(row_block.rows) > 0)
-            find_images(tile, pass);
         // The compiler knows that these bounds of loops are uniform. It then takes the stage for uniform, too, and
         // addresses of operands need not pass through vector registers.
         const int ranges = uniform(tile.ranges);
@@ -124,15 +102,9 @@ template <class Traits> class BackwardConsumer {
         if (row_block.rows == 0 || (params_.skips_empty && !tile.meets_any(own_row_block())))
             return;
         sync_warpgroup(own_row_block()); // no warp's products read the row block's rows any more
-        if constexpr (!Traits::stores_d_s)
-            grid_dependency_wait(); // results here may add to partial results of the launch before, or overwrite them
-        using PartialStore = std::conditional_t<Traits::stores_d_s, ReducePartialRows, StorePartialRows>;
-        const BackwardEpilogue<Element, columns, Traits::rows_are_keys, Traits::order, FragmentThread<>, RowBlock,
-                               PartialStore>
-            epilogue(params_,
-                     Traits::stores_d_s ? params_.stored_d_s.destination(params_.destination, pass)
-                                        : params_.destination,
-                     tile.batch, tile.head, row_block);
+        grid_dependency_wait(); // results here may add to partial results of the launch before, or overwrite them
+        const BackwardEpilogue<Element, columns, Traits::rows_are_keys, Traits::order, FragmentThread<>> epilogue(
+            params_, params_.destination, tile.batch, tile.head, row_block);
         if constexpr (Traits::has_d_q_or_k)
             epilogue.write(x.d_q_or_k, params_.scale, own_rows, params_.d_q_or_k, params_.partial_d_q_or_k);
         if constexpr (Traits::has_d_v)
@@ -142,16 +114,13 @@ template <class Traits> class BackwardConsumer {
     // Processes the blocks of a range, one after the other.
     __device__ __forceinline__ void process_range(Registers &x, const RowBlock &row_block, const OwnRange &range,
                                                   int full, int blocks, int all_blocks) {
-        if constexpr (Traits::stores_d_s) // a block is an image; the first queries' block comes first
-            x.image = find_image(quotient_up(range.count, range_block_rows) - blocks);
-        else
-            load_weights(range, FragmentThread<>().column(), x.weight);
+        load_weights(range, FragmentThread<>().column(), x.weight);
         skip_blocks(all_blocks - blocks);
         int at = blocks - 1;
 #pragma unroll 1
         for (; at >= full; --at)
             process_block<true>(x, row_block, range, at);
-        if (!Traits::stores_d_s && uniform(range.hides_first)) // dS of windows is not stored
+        if (uniform(range.hides_first))
             return skip_blocks(at + 1);
 #pragma unroll 1
         for (; at >= 0; --at)
@@ -194,11 +163,7 @@ template <class Traits> class BackwardConsumer {
                 clear_first(x.d_p, row_block, range, at);
             find_block_d_s<hides>(x, mask, delta,
                                   [&](int j, const float2 &two) { x.d_s[j / 2] = pack_two<Element>(two.x, two.y); });
-            if constexpr (Traits::stores_d_s)
-                stage_d_s(x.d_s);
             add_product<Element, columns, range_block_rows>(x.d_q_or_k, x.d_s, x.q_or_k + stage * stage_distance);
-            if constexpr (Traits::stores_d_s)
-                store_d_s(x);
         }
         wgmma_wait<0>();
         if constexpr (Traits::has_d_v) {
@@ -322,7 +287,7 @@ template <class Traits> class BackwardConsumer {
     template <int count>
     __device__ __forceinline__ static void clear_first(float (&x)[count], const RowBlock &row_block,
                                                        const OwnRange &range, int at) {
-        if (!Traits::stores_d_s && range.hides_first)
+        if (range.hides_first)
             find_first_rows_mask<Traits::rows_are_keys, range_block_rows>(FragmentThread<>(), row_block, range, at)
                 .overwrite(x, 0.f);
     }
@@ -397,47 +362,6 @@ template <class Traits> class BackwardConsumer {
                     store_16_bytes(target + chunk * range_block_rows * swizzled_row_bytes + i * 16, uint4{});
         fence_async_proxy();
         sync_warpgroup(own_row_block());
-    }
-
-    // Finds where the images of the row block begin. The row block counts from the first keys of its class in the
-    // segment.
-    __device__ __forceinline__ void find_images(const OwnTile &tile, int pass) {
-        const RowBlock &row_block = tile.row_block[own_row_block()];
-        const FastDivmod &length = params_.branches[0].length;
-        const int segment = length.quotient(row_block.first);
-        const int first = max(segment * length.value, params_.sequence.row_start);
-        if (thread_of_warpgroup() == 0)
-            shared_.images[own_row_block()] = params_.stored_d_s.halves(
-                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows, pass);
-        sync_warpgroup(own_row_block());
-    }
-
-    // Returns where the warp's rows are in the image of a row block of queries: 16 of a half's 32 rows.
-    __device__ __forceinline__ std::uint8_t *find_image(int query_block) const {
-        const auto [first_query, distance] = shared_.images[row_block_];
-        const int warp = uniform(thread_of_warpgroup() / warp_threads);
-        return first_query + query_block * StoredDs::half_bytes + (warp / 2) * distance + (warp % 2) * warp_image_bytes;
-    }
-
-    // Stages dS of a block, which is an image. A warp's 16 rows are next to one another. dS also stays in registers,
-    // for the product that reads it.
-    __device__ __forceinline__ void stage_d_s(const std::uint32_t (&d_s)[range_block_rows / 4]) const {
-        static_assert(range_block_rows == row_block_rows);
-        if (thread_of_warpgroup() % warp_threads == 0)
-            bulk_store_wait_read();
-        __syncwarp();
-        stage_pairs<FragmentThread<>>(shared_address(shared_.d_s[own_row_block()]), d_s);
-    }
-    // Stores the staged dS. It is called after that product has been issued, so that the fence and the copy run beside
-    // the product.
-    __device__ __forceinline__ void store_d_s(Registers &x) const {
-        const int thread = thread_of_warpgroup();
-        fence_async_proxy();
-        __syncwarp();
-        if (thread % warp_threads == 0)
-            bulk_store(x.image, shared_address(shared_.d_s[row_block_]) + thread / warp_threads * warp_image_bytes,
-                       warp_image_bytes);
-        x.image += StoredDs::half_bytes;
     }
 
     // Waits for the rows of the current block. Asking a barrier takes a while, so look_ahead() asks one block ahead. It

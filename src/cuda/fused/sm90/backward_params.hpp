@@ -3,33 +3,17 @@
 #pragma once
 
 #include "cuda/fused/math/backward_work.hpp"
-#include "cuda/fused/schedule/kernel_shape.hpp"
+#include "cuda/fused/schedule/query_sums.hpp"
 
-#include <algorithm>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 namespace annulus {
 
-// Returns whether there are kernels that store dS instead of computing it twice. Below 65 columns, two products take
-// less time than writing and reading their result.
-constexpr bool has_storing_kernels(int head_dim) {
-    return head_dim > 64 && head_dim <= most_columns_of_both;
-}
-
 struct BackwardParams : BackwardWork {
     CUtensorMap range_q_or_k[2 * max_strides], range_v_or_d_o[2 * max_strides];
     TensorRows range_q_or_k_rows, range_v_or_d_o_rows; // the same, for permuted rows
-    // For a kernel over row blocks of keys that stores dS and multiplies it: the work for queries, and K.
-    BackwardWork query_work;
-    CUtensorMap keys[2];
-    TensorRows key_rows;
-
-    void set_queries(const BackwardParams &queries) {
-        query_work = queries;
-        std::copy_n(queries.range_q_or_k, 2, keys); // two maps: there is one branch
-        key_rows = queries.range_q_or_k_rows;
-    }
+    QuerySums query_sums;                              // for Gradients::all and Gradients::d_q_of_sums
 };
 
 } // namespace annulus

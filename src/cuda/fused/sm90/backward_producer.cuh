@@ -7,7 +7,7 @@
 #include "cuda/fused/sm90/backward_shared.cuh"
 #include "cuda/fused/sm90/copy_permuted_rows.cuh"
 #include "cuda/fused/sm90/other_work.cuh"
-#include "cuda/fused/sm90/stored_copies.cuh"
+#include "cuda/fused/sm90/tile_scheduler.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
 #include <cstdint>
@@ -17,33 +17,20 @@ namespace annulus {
 // Goes through the blocks of all tiles, in the order in which consumers do, and calls
 // - wait(barrier, parity) for each tile,
 // - begin(tile, range, first) for each range,
-// - use(tile, range, first, place in the ring) for each block, which waits until the stage is empty,
-// - use_stored(place of the tile, place of the next block) for tiles that multiply stored dS.
+// - use(tile, range, first, place in the ring) for each block, which waits until the stage is empty.
 //
 // `first` is the index of a block's first row in the range. One of the warps `signals` that a tile comes to its end.
-template <class Traits, class Wait, class Begin, class Use, class UseStored>
+template <class Traits, class Wait, class Begin, class Use>
 __device__ __forceinline__ void for_each_block(const BackwardParams &params, BackwardShared<Traits> &shared,
-                                               bool signals, const Wait &wait, const Begin &begin, const Use &use,
-                                               const UseStored &use_stored) {
+                                               bool signals, const Wait &wait, const Begin &begin, const Use &use) {
     PipelineState<Traits::stages> stage;
-    const auto release_tile = [&](const PipelineState<tile_slots> &at) {
-        __syncwarp(__activemask());
-        if (threadIdx.x % warp_threads == 0)
-            shared.tile_empty[at.slot()].arrive();
-    };
     for (PipelineState<tile_slots> at;; ++at.count) {
         wait(shared.tile_full[at.slot()], at.parity_to_empty());
         const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
         const int ranges = tile.ranges;
         if (ranges < 0)
             return;
-        if (Traits::stores_d_s && shared.turns[at.slot()].multiplies) {
-            use_stored(at, stage);
-            release_tile(at);
-            continue;
-        }
-        TileEndSignal<Traits> end(params, Traits::stores_d_s || params.tiles_differ(), tile,
-                                  shared.tile_ending[at.slot()], signals);
+        TileEndSignal<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], signals);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             const auto first = [&](int block) {
@@ -56,7 +43,9 @@ __device__ __forceinline__ void for_each_block(const BackwardParams &params, Bac
                 use(tile, range, first(block), stage);
             }
         }
-        release_tile(at);
+        __syncwarp(__activemask());
+        if (threadIdx.x % warp_threads == 0)
+            shared.tile_empty[at.slot()].arrive();
     }
 }
 
@@ -87,13 +76,10 @@ __device__ __forceinline__ void copy_ranges(const BackwardParams &params, Backwa
         copy(params.range_q_or_k[range.map], shared.range_rows[stage].q_or_k);
         copy(params.range_v_or_d_o[range.map], shared.range_rows[stage].v_or_d_o);
     };
-    StoredCopies<Traits> stored(params, shared, 0);
     const auto begin = [&](const auto &, const auto &range, int) {
         range_place = range.place_in_map(params); // once a range: with each block it would take time
-        stored.wait_until_stages_are_free(JustWait());
     };
-    const auto copy_stored = [&](const auto &at, const auto &stage) { stored.copy(at, stage); };
-    for_each_block<Traits>(params, shared, true, JustWait(), begin, copy_block, copy_stored);
+    for_each_block<Traits>(params, shared, true, JustWait(), begin, copy_block);
 }
 
 // Warp 3: copies LSE and delta of ranges of queries.
@@ -113,13 +99,7 @@ __device__ __forceinline__ void copy_statistics(const BackwardParams &params, Ba
         }
         shared.range_full[stage].arrive_after_cp_async();
     };
-    StoredCopies<Traits> stored(params, shared, 1);
-    const auto copy_stored = [&](const auto &at, const auto &stage) {
-        if (threadIdx.x % warp_threads == 0)
-            stored.copy(at, stage);
-        __syncwarp();
-    };
-    for_each_block<Traits>(params, shared, false, JustWait(), JustBegin(), copy_block, copy_stored);
+    for_each_block<Traits>(params, shared, false, JustWait(), JustBegin(), copy_block);
 }
 
 template <int row_blocks>
@@ -144,10 +124,7 @@ __device__ __forceinline__ void copy_permuted_ranges(const BackwardParams &param
     RowsOfRange<own_rows> rows_of_range;
     const Element *q_or_k_row_0 = nullptr, *v_or_d_o_row_0 = nullptr; // of the range's head
     const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
-    StoredCopies<Traits> stored(params, shared, part);
-    const auto copy_stored = [&](const auto &at, const auto &stage) { stored.copy_permuted_rows(at, stage, copies); };
     const auto begin = [&](const auto &tile, const auto &range, int first) {
-        stored.wait_until_stages_are_free(wait);
         const int head = Traits::rows_are_keys ? tile.head : tile.head / params.heads_of_kv_head;
         q_or_k_row_0 = params.range_q_or_k_rows.first_row<const Element>(tile.batch, head);
         v_or_d_o_row_0 = params.range_v_or_d_o_rows.first_row<const Element>(tile.batch, head);
@@ -173,7 +150,7 @@ __device__ __forceinline__ void copy_permuted_ranges(const BackwardParams &param
             });
         copies.add(shared.range_full[stage]);
     };
-    for_each_block<Traits>(params, shared, part == 0, wait, begin, copy_block, copy_stored);
+    for_each_block<Traits>(params, shared, part == 0, wait, begin, copy_block);
     copies.finish();
 }
 
@@ -243,8 +220,8 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
         shared.row_block_full[slot.slot()].arrive();
 }
 
-// Warp 2, and warp 3 if row blocks are of queries: copies row blocks. Warp 2 copies both matrices in two cases: if dS
-// is stored, since the compiler would spill otherwise, and if rows are permuted, since warp 3 copies ranges then.
+// Warp 2, and warp 3 if row blocks are of queries: copies row blocks. If rows are permuted, warp 2 copies both
+// matrices, since warp 3 copies ranges then.
 template <class Traits, bool is_q_or_k, class OtherWork>
 __device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, BackwardShared<Traits> &shared,
                                                 OtherWork do_other_work) {
@@ -253,13 +230,9 @@ __device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, Ba
         work_while_waiting(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         if (shared.tiles[at.slot()].ranges < 0)
             return do_all(do_other_work);
-        if (Traits::stores_d_s && shared.turns[at.slot()].multiplies) {
-            hand_slot_to_stored_d_s(shared, at, do_other_work);
-        } else {
-            copy_rows_of_row_blocks<Traits, is_q_or_k>(params, shared, at, do_other_work);
-            if constexpr (Traits::stores_d_s || (is_q_or_k && !Traits::rows_are_keys && Traits::is_permuted))
-                copy_rows_of_row_blocks<Traits, !is_q_or_k>(params, shared, at, do_other_work);
-        }
+        copy_rows_of_row_blocks<Traits, is_q_or_k>(params, shared, at, do_other_work);
+        if constexpr (is_q_or_k && !Traits::rows_are_keys && Traits::is_permuted)
+            copy_rows_of_row_blocks<Traits, !is_q_or_k>(params, shared, at, do_other_work);
         if (threadIdx.x % warp_threads == 0)
             shared.tile_empty[at.slot()].arrive();
     }

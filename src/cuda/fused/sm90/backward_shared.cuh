@@ -2,7 +2,6 @@
 // Shared memory of the fused backward kernels. backward.cuh tells who fills and who empties each barrier.
 #pragma once
 
-#include "cuda/fused/math/stored_tile.cuh"
 #include "cuda/fused/schedule/tile.cuh"
 #include "cuda/fused/schedule/tile_search.cuh"
 #include "cuda/fused/sm90/backward_traits.hpp"
@@ -15,7 +14,6 @@ namespace annulus {
 
 template <class Traits> struct BackwardShared {
     static constexpr bool rows_are_keys = Traits::rows_are_keys;
-    static constexpr bool may_have_sequences = !Traits::stores_d_s; // grids may be over several sequences
     static constexpr int row_blocks = Traits::consumers, range_block_rows = Traits::range_block_rows;
 
     // For dV alone, V of row blocks is not needed.
@@ -26,44 +24,16 @@ template <class Traits> struct BackwardShared {
     struct RangeRows {
         std::uint8_t q_or_k[Traits::stage_bytes], v_or_d_o[Traits::stage_bytes];
     } range_rows[Traits::stages];
-    std::uint8_t d_s[Traits::stores_d_s ? row_blocks : 1][Traits::stores_d_s ? StoredDs::image_bytes : 1024];
-    StoredDs::Halves images[row_blocks]; // where the row blocks' images are in global memory
     // LSE and delta of the queries of a stage, or of a tile's row blocks.
     static constexpr int statistic_slots = rows_are_keys ? Traits::stages : Traits::row_block_slots;
     static constexpr int statistics = rows_are_keys ? range_block_rows : row_blocks * row_block_rows;
     float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
     Tile<row_blocks> tiles[tile_slots];
-    // If dS is stored: what a tile does (stored_turns.hpp), and a tile of queries for which dS is multiplied.
-    StoredTurn turns[tile_slots];
-    StoredTile stored_tiles[tile_slots];
-    unsigned stored_stages_before[tile_slots]; // stages of all tiles before
-    Mbarrier stored_full[Traits::stored_stages], stored_empty[Traits::stored_stages];
     TileSearch search;
     int pieces_begun; // how many pieces of rows to clear the CTA has begun
     Mbarrier tile_full[tile_slots], tile_ending[tile_slots], tile_empty[tile_slots];
     Mbarrier row_block_full[Traits::row_block_slots], row_block_empty[Traits::row_block_slots];
     Mbarrier range_full[Traits::stages], range_empty[Traits::stages];
-
-    // Returns where half image i of a stage lies. The stage is in the slot of its tile's row blocks, of which each
-    // consumer has a half.
-    static constexpr int stored_stage_bytes = Traits::stored_row_blocks * StoredDs::half_bytes; // of one consumer
-    static_assert(!Traits::stores_d_s ||
-                  sizeof(RowBlocks) == Traits::consumers * Traits::stored_stages * stored_stage_bytes);
-    __device__ __forceinline__ static int stored_image_offset(int i) {
-        return i / Traits::stored_row_blocks * static_cast<int>(sizeof(RowBlocks) / Traits::consumers) +
-               i % Traits::stored_row_blocks * StoredDs::half_bytes;
-    }
-    __device__ __forceinline__ std::uint32_t stored_image(int slot, int stage, int i) const {
-        return shared_address(&own_rows[slot]) + stage * stored_stage_bytes + stored_image_offset(i);
-    }
-    // Returns where the 64 rows of K of a stage lie. Two stages, one after the other, share them.
-    __device__ __forceinline__ static int stored_keys_offset(unsigned stage_count) {
-        static_assert(!Traits::stores_d_s || sizeof(range_rows) == 4 * Traits::row_block_bytes);
-        return static_cast<int>(stage_count / 2 % 4) * Traits::row_block_bytes;
-    }
-    __device__ __forceinline__ std::uint32_t stored_keys(unsigned stage_count) const {
-        return shared_address(range_rows) + stored_keys_offset(stage_count);
-    }
 
     __device__ __forceinline__ void init() {
         pieces_begun = 0;
@@ -80,10 +50,6 @@ template <class Traits> struct BackwardShared {
         for (int i = 0; i < Traits::stages; ++i) {
             range_full[i].init(Traits::is_permuted ? 2 : 1 + (rows_are_keys ? warp_threads : 0));
             range_empty[i].init(row_blocks);
-        }
-        for (int i = 0; i < Traits::stored_stages; ++i) {
-            stored_full[i].init(Traits::is_permuted ? 2 : 1);
-            stored_empty[i].init(row_blocks);
         }
         publish_barriers();
     }

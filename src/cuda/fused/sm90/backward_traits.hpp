@@ -3,7 +3,8 @@
 // was measured; doc/notes/backward.md tells what else was tried.
 #pragma once
 
-#include "cuda/fused/sm90/backward_params.hpp"
+#include "cuda/fused/schedule/kernel_shape.hpp"
+#include "cuda/fused/schedule/tile_grid.hpp"
 #include "cuda/fused/sm90/warpgroup_registers.hpp"
 
 namespace annulus {
@@ -16,7 +17,6 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     static constexpr bool rows_are_keys = what != Gradients::d_q;
     static constexpr bool has_d_q_or_k = what != Gradients::d_v; // then dP is needed, too
     static constexpr bool has_d_v = what != Gradients::d_q && what != Gradients::d_k;
-    static constexpr bool stores_d_s = what == Gradients::all_storing_d_s;
     static constexpr int chunks = (head_dim + 63) / 64; // chunks of 64 columns that a row has in shared memory
 
     // Consumer warpgroups, each with a row block of 64 rows. One producer warpgroup comes in addition.
@@ -35,20 +35,15 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     static constexpr int row_block_slots = head_dim <= 64 || (consumers == 2 && head_dim <= 128) ? 2 : 1;
 
     // Which of the producer's warps clear rows while they wait (clear_rows.cuh). The warp that finds tiles clears rows,
-    // unless it also copies permuted rows, or tells other CTAs of stored dS, which would spill registers. A warp that
-    // copies row blocks clears rows if there are two slots: with one slot, consumers would wait for it.
+    // unless it also copies permuted rows, which would spill registers. A warp that copies row blocks clears rows if
+    // there are two slots: with one slot, consumers would wait for it.
     static constexpr bool clears_rows = head_dim <= 128;
-    static constexpr bool finder_clears = clears_rows && !stores_d_s && !(is_permuted && rows_are_keys);
+    static constexpr bool finder_clears = clears_rows && !(is_permuted && rows_are_keys);
     static constexpr bool copier_clears = clears_rows && row_block_slots > 1;
     static constexpr int clearing_warps = finder_clears + copier_clears;
 
     static constexpr int row_block_bytes = 64 * chunks * 128;
     static constexpr int stage_bytes = range_block_rows * chunks * 128;
-
-    // If dS is stored, the kernel multiplies it as well (stored_product.cuh). A tile then has `stored_row_blocks` row
-    // blocks of queries for each consumer. Stages of 32 keys take the place of a tile's row blocks.
-    static constexpr int stored_row_blocks = StoredDs::row_blocks_of_tile / consumers;
-    static constexpr int stored_keys = 32, stored_stages = 4;
 };
 
 } // namespace annulus

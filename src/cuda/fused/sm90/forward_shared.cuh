@@ -13,7 +13,6 @@ namespace annulus {
 
 template <class Traits> struct ForwardShared {
     static constexpr bool rows_are_keys = false;
-    static constexpr bool may_have_sequences = true; // grids may be over several sequences
     static constexpr int row_blocks = Traits::consumers, range_block_rows = Traits::range_block_rows;
     std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::row_block_bytes];
     std::uint8_t k[Traits::stages][Traits::stage_bytes];

@@ -2,6 +2,7 @@
 #include "cuda/fused/sm90/kernels.hpp"
 
 #include "cuda/fused/schedule/with_first.hpp"
+#include "cuda/fused/sm90/all_gradients_traits.hpp"
 #include "cuda/fused/sm90/backward_traits.hpp"
 #include "cuda/fused/sm90/forward_traits.hpp"
 
@@ -52,7 +53,11 @@ BackwardShapes backward_shapes(int head_dim) {
         };
         shapes = {shape_of(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_q, RowOrder::linear>()),
                   shape_of(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_k, RowOrder::linear>()),
-                  has_storing_kernels(head_dim) ? StoringKernels::one : StoringKernels::none};
+                  {}};
+        if constexpr (dim.value <= most_columns_of_all) {
+            shapes.all = shape_of(AllGradientsTraits<__nv_bfloat16, dim.value, RowOrder::linear>());
+            shapes.all_columns = dim.value;
+        }
     });
     return shapes;
 }
@@ -69,8 +74,14 @@ Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim, boo
 Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what, bool along_curve) {
     Kernel<BackwardParams> kernel;
     with_head_dim(head_dim, [&](auto dim) {
-        if constexpr (is_compiled(dim.value))
+        if constexpr (is_compiled(dim.value)) {
+            if constexpr (dim.value <= most_columns_of_all)
+                if (what == Gradients::all || what == Gradients::d_q_of_sums) {
+                    kernel = all_gradients_kernel_of<dim.value>(dtype, what, along_curve);
+                    return;
+                }
             kernel = backward_kernel_of<dim.value>(dtype, what, along_curve);
+        }
     });
     return kernel;
 }

@@ -25,5 +25,7 @@ Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, G
 template <int head_dim> Kernel<ForwardParams> forward_kernel_of(annulus_dtype dtype, bool along_curve);
 template <int head_dim>
 Kernel<BackwardParams> backward_kernel_of(annulus_dtype dtype, Gradients what, bool along_curve);
+template <int head_dim>
+Kernel<BackwardParams> all_gradients_kernel_of(annulus_dtype dtype, Gradients what, bool along_curve);
 
 } // namespace annulus

@@ -52,16 +52,14 @@ template <class Traits> class TileEndSignal {
     int remaining_ = 0;
 };
 
-// Finds tiles, by one warp. begin(at) is called when slot `at` of the ring is free. When the tile before comes to its
-// end, take(at) finds the next tile, or returns false if none is left. use(at) is called after consumers were told of
-// the tile.
-template <class Shared, class Begin, class Take, class Use, class OtherWork>
-__device__ __forceinline__ void find_tiles_by(Shared &shared, const Begin &begin, const Take &take, const Use &use,
+// Finds tiles, by one warp. When slot `at` of the ring is free and the tile before comes to its end, take(at) finds the
+// next tile, or returns false if none is left. use(at) is called after consumers were told of the tile.
+template <class Shared, class Take, class Use, class OtherWork>
+__device__ __forceinline__ void find_tiles_by(Shared &shared, const Take &take, const Use &use,
                                               OtherWork &do_other_work) {
     for (PipelineState<tile_slots> at;; ++at.count) {
         do_other_work.begin_tile();
         work_while_waiting(shared.tile_empty[at.slot()], at.parity_to_fill(), do_other_work);
-        begin(at);
         if (at.count > 0) {
             const PipelineState<tile_slots> before{at.count - 1};
             work_while_waiting(shared.tile_ending[before.slot()], before.parity_to_empty(), do_other_work);
@@ -102,14 +100,12 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
     };
     const auto take = [&](const PipelineState<tile_slots> &at) {
         unsigned id = next();
-        while (id < grid.tiles &&
-               !find_tile<Shared::rows_are_keys, Shared::range_block_rows, Shared::may_have_sequences>(
-                   grid, shared.search, id, shared.tiles[at.slot()]))
+        while (id < grid.tiles && !find_tile<Shared::rows_are_keys, Shared::range_block_rows>(grid, shared.search, id,
+                                                                                              shared.tiles[at.slot()]))
             id = next();
         return id < grid.tiles;
     };
-    find_tiles_by(
-        shared, [](const PipelineState<tile_slots> &) {}, take, use, do_other_work);
+    find_tiles_by(shared, take, use, do_other_work);
 }
 
 } // namespace annulus

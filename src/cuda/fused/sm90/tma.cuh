@@ -41,26 +41,31 @@ template <int pending> __device__ __forceinline__ void cp_async_wait_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Copies consecutive bytes. Their number and both addresses are multiples of 16. One thread calls it.
-__device__ __forceinline__ void bulk_load(std::uint32_t target, const void *source, unsigned bytes, Mbarrier &barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
-        "l"(source), "r"(bytes), "r"(shared_address(&barrier))
-        : "memory");
-}
-// Copies the other way, as one group. A thread waits until its groups have been read from shared memory, or until they
-// have been written as well.
+// Copies consecutive bytes from shared memory, as one group. Their number and both addresses are multiples of 16. One
+// thread calls it. A thread waits until its groups have been read from shared memory, or until they have been written
+// as well.
 __device__ __forceinline__ void bulk_store(void *target, std::uint32_t source, unsigned bytes) {
     asm volatile(
         "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(target),
         "r"(source), "r"(bytes)
         : "memory");
 }
+// Does the same, and adds float32 numbers to those in memory.
+__device__ __forceinline__ void bulk_add(float *target, std::uint32_t source, unsigned bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;" ::"l"(target),
+                 "r"(source), "r"(bytes)
+                 : "memory");
+}
 __device__ __forceinline__ void bulk_store_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 __device__ __forceinline__ void bulk_store_wait() {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+// Brings consecutive bytes into the L2 cache.
+__device__ __forceinline__ void bulk_prefetch(const void *source, unsigned bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 }
 
 // Makes what this thread wrote to shared memory visible to wgmma and bulk copies that come after a barrier.
@@ -69,7 +74,7 @@ __device__ __forceinline__ void fence_async_proxy() {
 }
 // Does the same for global memory, too.
 __device__ __forceinline__ void fence_async_proxies() {
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 } // namespace annulus

@@ -55,7 +55,7 @@ template <int count> __device__ __forceinline__ void fence_registers(std::uint32
 template <class Element, int columns> struct WgmmaSsKMajor;
 // d += A B: A [64, 16] in registers, B [16, columns] in shared memory, read across its rows.
 template <class Element, int columns> struct WgmmaRsMnMajor;
-// d += A^T B: A [16, 64] and B [16, columns] in shared memory, both read across their rows.
+// d = A^T B, or d += A^T B with `add`: A [16, 64] and B [16, columns] in shared memory, both read across their rows.
 template <class Element, int columns> struct WgmmaSsMnMajor;
 
 // The operands of an instruction: accumulators %0, %1, …, then the other operands.
@@ -113,20 +113,21 @@ template <class Element, int columns> struct WgmmaSsMnMajor;
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(columns));                                  \
         }                                                                                                              \
     };
-#define ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, n, c, a, b)                                                               \
+#define ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, n, c, a, b, p)                                                            \
     template <> struct WgmmaSsMnMajor<type, n> {                                                                       \
-        static __device__ __forceinline__ void run(float (&d)[c], std::uint64_t rows, std::uint64_t columns) {         \
-            asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                    \
+        static __device__ __forceinline__ void run(float (&d)[c], std::uint64_t rows, std::uint64_t columns,           \
+                                                   bool add) {                                                         \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p ", 0;\n"                                                \
                          "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." ptx "." ptx " {" ANNULUS_NAMES_##c          \
                          "}, " a ", " b ", p, 1, 1, 1, 1;\n}\n"                                                        \
                          : ANNULUS_ACCUMULATORS_##c(0)                                                                 \
-                         : "l"(rows), "l"(columns));                                                                   \
+                         : "l"(rows), "l"(columns), "r"(static_cast<int>(add)));                                       \
         }                                                                                                              \
     };
 #define ANNULUS_WGMMA(type, ptx)                                                                                       \
-    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 80, 40, "%40", "%41")                                                         \
-    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 96, 48, "%48", "%49")                                                         \
-    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 128, 64, "%64", "%65")                                                        \
+    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18")                                                  \
+    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 48, 24, "%24", "%25", "%26")                                                  \
+    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34")                                                  \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18")                                                   \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34")                                                   \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 128, 64, "%64", "%65", "%66")                                                  \
