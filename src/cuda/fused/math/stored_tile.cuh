@@ -40,6 +40,18 @@ struct StoredTile {
     int seen_by_all; // how many of them all queries see; each row block of queries sees one more than the one before
 
     __device__ __forceinline__ int row_blocks() const { return quotient_up(queries, row_block_rows); }
+    // Returns how many rows the first row block of queries lacks.
+    __device__ __forceinline__ int lacking() const { return row_blocks() * row_block_rows - queries; }
+    // Returns a row block of queries by its index.
+    __device__ __forceinline__ RowBlockFromLast row_block(int index) const {
+        return {first + (index * row_block_rows - lacking()) * stride, stride, index == 0 ? lacking() : 0};
+    }
+
+    // Returns whether the last of `rows` queries sees a key of a row block, if queries and keys are the same rows and
+    // causality hides keys. The first of the queries is row `row` of a row block.
+    __device__ __forceinline__ bool sees(int row_block, int row, int rows, int key_block) const {
+        return row_block * row_block_rows + row + rows - lacking() > key_block * row_block_rows;
+    }
 
     // Finds tile `id` of a launch that only multiplies. Returns false if there is no such tile or the branch does not
     // serve the head.

@@ -213,7 +213,8 @@ template <class Traits> class BackwardWarp {
                                 [&](int j, const float2 &two) { d_s[strip].set_two(j, two); });
             });
             if constexpr (Traits::stores_d_s)
-                store_d_s(d_s, range.count - (block + 1) * range_block_rows);
+                store_d_s(d_s,
+                          quotient_up(range.count, row_block_rows) * row_block_rows - (block + 1) * range_block_rows);
             add_block_product<Element, columns, range_block_rows>(x.d_q_or_k, d_s, q_or_k);
         }
     }
@@ -234,7 +235,7 @@ template <class Traits> class BackwardWarp {
     }
 
     // Stores dS as 8 x 8 matrices; matrices of the same eight keys are neighbours. A block's queries are columns of an
-    // image, from the class's query `first` in the segment on.
+    // image. `first` counts columns from the first image on. Images count from the last query of the class.
     __device__ __forceinline__ void store_d_s(const Operand<Element, range_block_rows / 2> (&d_s)[strips],
                                               int first) const {
         static_assert(row_block_rows % range_block_rows == 0);

@@ -89,12 +89,19 @@ template <class Traits> class DqFromDsWarp {
             wait_for_copies<Traits::stages - 2>();
             __syncthreads(); // the stage has come, and the one before is free
             copy_next();
-            if (row_block < tile.row_blocks() && !(params_.stored_d_s.is_triangular && keys > row_block))
+            if (row_block < tile.row_blocks() && sees(tile, row_block, keys))
                 multiply(x, stage_, u);
             stage_ = following(stage_);
         }
         if (row_block < tile.row_blocks())
             write(tile, u, x);
+    }
+
+    // Returns whether the warp's rows of a row block of queries see a row block of keys. Else nothing has stored their
+    // dS.
+    __device__ __forceinline__ bool sees(const StoredTile &tile, int row_block, int keys) const {
+        return !params_.stored_d_s.is_triangular ||
+               tile.sees(row_block, first_row_of_warp<strips>(), strips * 16, keys);
     }
 
     // x += dS K for row block u. dS lies as 8 x 8 matrices, whose rows are keys; matrices of the same eight keys are
@@ -119,12 +126,11 @@ template <class Traits> class DqFromDsWarp {
     }
 
     __device__ __forceinline__ void write(const StoredTile &tile, int u, float (&x)[strips][columns / 2]) {
-        const RowBlock row_block{tile.first + (tile.first_row_block + u) * row_block_rows * tile.stride, tile.stride,
-                                 row_block_rows, 1, 0};
+        const RowBlockFromLast row_block = tile.row_block(tile.first_row_block + u);
         __syncwarp(); // the row block before has been copied out of `staging`
         for_each_strip<strips>([&](auto at, auto strip) {
-            BackwardEpilogue<Element, columns, false, RowOrder::either, decltype(at)>(params_, params_.destination,
-                                                                                      tile.batch, tile.head, row_block)
+            BackwardEpilogue<Element, columns, false, RowOrder::either, decltype(at), RowBlockFromLast>(
+                params_, params_.destination, tile.batch, tile.head, row_block)
                 .write(x[strip], params_.scale, shared_address(shared_.staging[u]), params_.d_q_or_k,
                        params_.partial_d_q_or_k);
         });
@@ -145,7 +151,17 @@ template <class Traits> class DqFromDsWarp {
         commit_copies();
     }
 
+    // Keys that the class lacks become zeros, and so does what stands for their dS. Both may be infinite.
     __device__ __forceinline__ void copy(const Cursor &from, typename DqFromDsShared<Traits>::Stage &stage) const {
+        const int present = from.tile.keys - from.keys * row_block_rows; // keys of the class from this row block on
+        if (present >= row_block_rows)
+            copy<true>(from, stage, row_block_rows);
+        else
+            copy<false>(from, stage, present);
+    }
+    template <bool is_whole>
+    __device__ __forceinline__ void copy(const Cursor &from, typename DqFromDsShared<Traits>::Stage &stage,
+                                         int present) const {
         const StoredTile &tile = from.tile;
         const OwnPart<Traits> own;
         const int first =
@@ -157,14 +173,20 @@ template <class Traits> class DqFromDsWarp {
 #pragma unroll
                 for (int i = 0; i < StoredDs::image_bytes; i += Traits::threads * 16)
                     copy_to_shared<16>(shared_address(stage.d_s[u]) + thread_of_block() * 16 + i,
-                                       from.images + u * StoredDs::image_bytes + i, true);
+                                       from.images + u * StoredDs::image_bytes + i,
+                                       is_whole || key_of_image(thread_of_block() + i / 16) < present);
         if (own.part >= RowParts<Traits>::parts)
             return;
         const Element *row = from.row;
 #pragma unroll
         for (int i = 0; i < row_block_rows; i += RowParts<Traits>::rows, row += RowParts<Traits>::rows * from.distance)
             copy_to_shared<16>(shared_address(stage.keys) + swizzled_offset(row_block_rows, own.row + i, own.part), row,
-                               own.part * 8 < params_.head_dim);
+                               (is_whole || own.row + i < present) && own.part * 8 < params_.head_dim);
+    }
+
+    // Returns the key that 16 bytes of an image belong to: each is a row of an 8 x 8 matrix.
+    __device__ __forceinline__ static int key_of_image(int sixteen_bytes) {
+        return sixteen_bytes / row_block_rows * 8 + sixteen_bytes % 8;
     }
 
     const BackwardParams &params_;

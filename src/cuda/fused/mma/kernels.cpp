@@ -30,7 +30,7 @@ constexpr bool is_compiled(int head_dim) {
 }
 
 KernelShape kernel_shape(const Shape &shape) {
-    return {shape.row_blocks(), shape.range_block_rows, true};
+    return {shape.row_blocks(), shape.range_block_rows, true, shape.ctas};
 }
 
 } // namespace

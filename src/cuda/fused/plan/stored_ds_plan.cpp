@@ -24,8 +24,8 @@ bool are_one_segment(const GridBranch &branch, const Window &a, const Window &b)
     return is_within(a) && is_within(b);
 }
 
-bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &queries, const std::vector<PlannedGrid> &keys,
-                  StoringKernels kernels) {
+bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
+                  const std::vector<PlannedGrid> &keys) {
     // The two kernels alternate, so the rows would have to be packed again for each part.
     if (queries.size() != 1 || keys.size() != 1 || keys.front().is_packed)
         return false;
@@ -35,15 +35,7 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
         branch.range_dilation.value != branch.dilation.value || problem.key_stride != 1)
         return false;
     const Window &window = problem.queries;
-    const bool are_same = window == problem.keys, are_of_one = are_one_segment(branch, window, problem.keys);
-    if (kernels == StoringKernels::two) {
-        const std::int64_t length = branch.length.value, whole = std::int64_t{row_block_rows} * branch.dilation.value;
-        const bool have_whole_images = window.length % whole == 0 && problem.keys.length % whole == 0 &&
-                                       (are_of_one || (window.start % length == 0 && length % whole == 0));
-        if (!have_whole_images)
-            return false;
-    }
-    return are_same || (are_of_one && !tiles.causal);
+    return window == problem.keys || (are_one_segment(branch, window, problem.keys) && !tiles.causal);
 }
 
 // Finds the order of turns (StoredTurns), or returns none if there is too little memory or there are too many tiles.
@@ -146,7 +138,7 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope sco
                                             const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, bool sums_keys,
                                             const BackwardShapes &shapes, int multiprocessors, std::size_t bytes) {
-    if (!can_store_ds(problem, queries, keys, shapes.storing))
+    if (!can_store_ds(problem, queries, keys))
         return std::nullopt;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];
@@ -172,6 +164,13 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope sco
     parts.heads = take(problem.kv_heads);
     parts.batches = take(problem.batch);
     parts.layout.cells = parts.segments * parts.heads * parts.batches;
+    const bool is_all = parts.layout.cells == parts.all_segments * problem.kv_heads * problem.batch;
+    const std::int64_t key_tiles =
+        std::int64_t{parts.layout.cells} * divide_up(parts.layout.keys, shapes.keys.row_blocks);
+    const std::int64_t ctas = std::int64_t{multiprocessors} * shapes.keys.ctas;
+    if (!is_all && 8 * key_tiles < ctas * (parts.layout.is_triangular ? tuning::min_causal_key_tiles_of_eight_ctas
+                                                                      : tuning::min_key_tiles_of_eight_ctas))
+        return std::nullopt;
     return parts;
 }
 

@@ -28,7 +28,6 @@ struct StoredDsParts {
 //   (StoredTurns) come out of `bytes`.
 // - There must be one branch, whose queries and keys are of the same classes.
 // - The windows of queries and keys must be equal, or parts of one segment in which no keys are hidden.
-// - With two kernels, the classes need a multiple of 64 queries and keys in each segment or its part.
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope scope,
                                             const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, bool sums_keys,

@@ -10,6 +10,7 @@ struct KernelShape {
     int row_blocks;            // row blocks of a tile
     int range_block_rows;      // rows of a block of a range: of a KV block in forward and dQ, of a Q block in dK and dV
     bool packs_curves = false; // along a curve, range rows must first be copied into the curve's order
+    int ctas = 1;              // CTAs that a multiprocessor has room for
     bool clears_rows = false;  // the kernels can write zeros to rows that are in no row block (rows_to_clear.hpp)
     bool operator==(const KernelShape &) const = default;
 };

@@ -127,12 +127,8 @@ template <class Traits> class StoredProduct {
         if (index >= tile.row_blocks())
             return;
         const BackwardWork &work = params_.query_work;
-        // Row blocks count from the last query, so that the first row block may lack some rows.
-        const int lacking = tile.row_blocks() * row_block_rows - tile.queries;
-        const RowBlockFromLast row_block{tile.first + (index * row_block_rows - lacking) * tile.stride, tile.stride,
-                                         index == 0 ? lacking : 0};
         BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>, RowBlockFromLast, ReducePartialRows>(
-            work, work.destination, tile.batch, tile.head, row_block)
+            work, work.destination, tile.batch, tile.head, tile.row_block(index))
             .write(x, work.scale, staging, work.d_q_or_k, work.partial_d_q_or_k);
     }
 
