@@ -4,8 +4,8 @@
 The peers:
   dense    cuDNN's attention over dense segments. If the case is dense, it is the case itself. Else it is segments of
            2048 in 65,536 tokens, with the case's head dimension and 1024 features; only FLOP rates are compared.
-  flash    PyTorch's FlashAttention-2, if the case is dense
-  flash3   FlashAttention-3, if the case is dense, from a file of its operators (--flash3). Its backward is not
+  flash    PyTorch's FlashAttention-2, if the case is dense or a window of dilation 1
+  flash3   FlashAttention-3 for the same cases, from a file of its operators (--flash3). Its backward is not
            deterministic by default.
   longnet  LongNet's published procedure, forward. Each branch's rows are padded, cut into segments, gathered, attended
            to by cuDNN and scattered. The branches' outputs are weighted by the softmax of their LSEs.
@@ -45,9 +45,23 @@ DEVICE = "cuda"
 
 
 @dataclasses.dataclass(frozen=True)
+class Window:
+    """A branch in which query n attends to the keys n + dilation j for -left <= j <= right."""
+    left: int
+    right: int
+    dilation: int = 1
+
+    def pairs(self, tokens, causal):
+        """Returns the number of (query, key) pairs of a head."""
+        def on_a_side(steps):
+            return sum(min(steps, n // self.dilation) for n in range(tokens))
+        return tokens + on_a_side(self.left) + (0 if causal else on_a_side(self.right))
+
+
+@dataclasses.dataclass(frozen=True)
 class Case:
     title: str
-    branches: tuple  # of (segment length, dilation)
+    branches: tuple  # of (segment length, dilation), or one Window
     tokens: int
     heads: int
     dim: int
@@ -60,11 +74,17 @@ class Case:
 
     @property
     def is_dense(self):
-        return len(self.branches) == 1 and self.branches[0][1] == 1
+        return self.window is None and len(self.branches) == 1 and self.branches[0][1] == 1
+
+    @property
+    def window(self):
+        return self.branches[0] if isinstance(self.branches[0], Window) else None
 
     @property
     def pairs(self):
         """Returns the number of (query, key) pairs. Padding keys cost nothing."""
+        if self.window:
+            return self.heads * self.window.pairs(self.tokens, self.causal)
         total = 0
         for length, dilation in self.branches:
             each = -(-self.heads // dilation)  # heads with the same phase
@@ -98,6 +118,11 @@ CASES += [Case("LongNet", LONGNET, 262144, heads, dim, causal)
 # Each token attends to a short segment around it, and to a few tokens of the whole sequence.
 CASES += [Case("1024:1 and 262144:64", ((1024, 1), (262144, 64)), 262144, 16, 64, causal) for causal in (False, True)]
 CASES += [Case(f"Prov-GigaPath N={tokens}", GIGAPATH, tokens, 16, 48, zero_keys=True) for tokens in (10001, 70001)]
+
+CASES += [Case(f"window {left} N={tokens}", (Window(left, 0),), tokens, 1024 // dim, dim, True)
+          for left in (127, 511, 1023, 4095) for tokens in (65536, 65549) for dim in (64, 128)]
+CASES += [Case(f"window 255+255 of {dilation}", (Window(255, 255, dilation),), 65549, 1024 // dim, dim)
+          for dilation in (1, 8) for dim in (64, 128)]
 
 # Values of annulus' enumerations.
 DEVICE_CUDA, FLOAT32, BFLOAT16, ZERO_KEYS = 2, 2, 3, 1
@@ -142,8 +167,10 @@ class Annulus:
         config, self.context, self.allocator = ctypes.c_void_p(), ctypes.c_void_p(), Allocator()
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self.call("config_create", ctypes.byref(config))
-        for length, dilation in case.branches:
-            self.call("config_add_branch", config, ctypes.byref(Branch.plain(length, dilation)), None)
+        for branch in case.branches:
+            make = Branch.window if case.window else Branch.plain
+            numbers = dataclasses.astuple(branch) if case.window else branch
+            self.call("config_add_branch", config, ctypes.byref(make(*numbers)), None)
         self.call("config_set_causal", config, int(case.causal))
         if case.zero_keys:
             self.call("config_set_padding_rule", config, ZERO_KEYS)
@@ -218,17 +245,48 @@ class FlashAttention3:
     """FlashAttention-3's own operators on [batch, heads, length, D]. The operators take [batch, length, heads, D]."""
 
     def __init__(self, causal):
-        self.causal = causal
+        self.windowed = WindowedFlashAttention3(causal)
 
     def forward(self, q, k, v):
-        out, lse, *_ = torch.ops.flash_attn_3.fwd(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=self.causal,
-                                                  num_splits=1)
+        out, lse = self.windowed.forward(*(x.transpose(1, 2) for x in (q, k, v)))
         return out.transpose(1, 2), lse
 
     def backward(self, q, k, v, out, lse, d_out):
-        gradients = torch.ops.flash_attn_3.bwd(*(x.transpose(1, 2) for x in (d_out, q, k, v, out)), lse.contiguous(),
-                                               is_causal=self.causal)
-        return [x.transpose(1, 2) for x in gradients[:3]]
+        rows = (x.transpose(1, 2) for x in (q, k, v, out))
+        return [x.transpose(1, 2) for x in self.windowed.backward(*rows, lse, d_out.transpose(1, 2))]
+
+
+class WindowedFlashAttention3:
+    """FlashAttention-3's operators on [batch, length, heads, D], with a window."""
+
+    def __init__(self, causal, left=-1, right=-1):
+        self.options = {"is_causal": causal, "window_size_left": left, "window_size_right": right}
+
+    def forward(self, q, k, v):
+        out, lse, *_ = torch.ops.flash_attn_3.fwd(q, k, v, num_splits=1, **self.options)
+        return out, lse
+
+    def backward(self, q, k, v, out, lse, d_out):
+        return torch.ops.flash_attn_3.bwd(d_out, q, k, v, out, lse.contiguous(), **self.options)[:3]
+
+
+class WindowedFlashAttention:
+    """PyTorch's FlashAttention-2 on [batch, length, heads, D], with a window."""
+
+    def __init__(self, causal, left, right):
+        self.causal, self.options = causal, {"window_size_left": left, "window_size_right": right}
+        self.kept = None  # the seed, from forward to backward
+
+    def forward(self, q, k, v):
+        out, lse, *kept = torch.ops.aten._flash_attention_forward(
+            q, k, v, None, None, q.shape[1], k.shape[1], 0.0, self.causal, False, **self.options)
+        self.kept = kept[:2]
+        return out, lse
+
+    def backward(self, q, k, v, out, lse, d_out):
+        return torch.ops.aten._flash_attention_backward(
+            d_out, q, k, v, out, lse.contiguous(), None, None, q.shape[1], k.shape[1], 0.0, self.causal, *self.kept,
+            **self.options)
 
 
 class PlainAttention:
@@ -402,6 +460,7 @@ class Matmul:
 
 
 DENSE_PEERS = {"flash": FlashAttention, "flash3": FlashAttention3}
+WINDOW_PEERS = {"flash": WindowedFlashAttention, "flash3": WindowedFlashAttention3}
 LONGNET_PEERS = {"longnet": CudnnAttention, "longnet-flash": FlashAttention}
 
 
@@ -460,6 +519,10 @@ def contenders(library, case, engines, peers, forward_only):
             add(name, lambda: Composition(CudnnAttention(dense.causal), dense.branches), **same)
         elif name in DENSE_PEERS and case.is_dense:
             add(name, lambda: Composition(DENSE_PEERS[name](case.causal), case.branches))
+        elif name in WINDOW_PEERS and case.window and case.window.dilation == 1:
+            add(name, lambda: WINDOW_PEERS[name](case.causal, case.window.left, case.window.right))
+        elif case.window:
+            pass  # the other peers have no windows
         elif name in LONGNET_PEERS and not case.is_dense:
             add(name, lambda: LongNet(LONGNET_PEERS[name](case.causal), case.branches))
         elif name in ("views", "plain") and not case.zero_keys:
