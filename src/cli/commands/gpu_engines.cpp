@@ -79,6 +79,8 @@ bool has_few_ranges(const std::vector<annulus_branch> &branches, bool causal) {
 // The limits that `fused` and `mma` share.
 const char *pattern_refusal(const PlannedJob &job, const std::vector<annulus_branch> &branches, const Shards &shards) {
     const annulus_problem &problem = job.problem;
+    if (has_kind(branches, ANNULUS_BRANCH_GLOBAL))
+        return "it does not compute global positions";
     if (const char *const reason = job.pattern.scale ? scale_refusal(*job.pattern.scale) : nullptr)
         return reason;
     if (problem.sequence_length >= position_limit || problem.batch >= position_limit)
@@ -127,14 +129,11 @@ annulus_engine engine_on(const GpuModel &model, const PlannedJob &job, annulus_p
     const auto refuse = [&](const char *reason) {
         throw bad_input(std::string("--gpu ") + model.name + ": " + reason);
     };
-    const bool has_windows = has_kind(branches, ANNULUS_BRANCH_WINDOW);
-    if (has_kind(branches, ANNULUS_BRANCH_GLOBAL))
-        refuse("GPUs do not compute global positions");
-    if (has_windows && shards.view().count > 1)
+    if (has_kind(branches, ANNULUS_BRANCH_WINDOW) && shards.view().count > 1)
         refuse("over several ranks GPUs do not compute windows");
     const auto refusal = [&](annulus_engine engine) -> const char * {
         if (engine == ANNULUS_ENGINE_GEMM)
-            return has_windows ? "it does not compute windows" : nullptr;
+            return nullptr;
         if (engine != ANNULUS_ENGINE_FUSED && engine != ANNULUS_ENGINE_MMA)
             return "it is an engine of CPUs";
         const char *const reason =
@@ -144,8 +143,6 @@ annulus_engine engine_on(const GpuModel &model, const PlannedJob &job, annulus_p
     annulus_engine fastest = ANNULUS_ENGINE_FUSED;
     for (const annulus_engine slower : {ANNULUS_ENGINE_MMA, ANNULUS_ENGINE_GEMM})
         fastest = refusal(fastest) ? slower : fastest;
-    if (refusal(fastest)) // it is gemm, the last one
-        refuse("no engine computes this pattern's windows; the engines reference and cpu do");
     for (const annulus_engine engine : engines) {
         if (engine == ANNULUS_ENGINE_AUTO || job.execution.engine != annulus_engine_name(engine))
             continue;

@@ -30,8 +30,8 @@ namespace {
 
 const char *refusal(const Plan &plan) {
     const Problem &problem = plan.problem();
-    if (const char *reason = global_refusal(plan.pattern()))
-        return reason;
+    if (plan.has_global_positions())
+        return "a branch has global positions; on GPUs only the engine gemm computes these";
     if (!(plan.scale() > 0))
         return "the scale is not above 0";
     // In float32, as the kernel has the scale and its inverse.

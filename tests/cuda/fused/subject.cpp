@@ -59,6 +59,8 @@ const char *refusal(const Problem &problem) {
     if (problem.keys_once && problem.branches.size() > 1 && !shares_a_grid(problem))
         return "the engine counts keys once in one grid only";
     for (const BranchSpec &branch : problem.branches) {
+        if (branch.kind == ANNULUS_BRANCH_GLOBAL)
+            return "the engine computes no global positions";
         if (branch.dilation >= std::int64_t{1} << 30)
             return "the engine takes dilations below 2^30 only";
         if (branch.order == ANNULUS_ORDER_LINEAR || branch.dilation == 1)
