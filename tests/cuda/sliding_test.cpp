@@ -50,10 +50,6 @@ void expect_reference(const Problem &problem, std::uint64_t seed, const RunOptio
     expect_agreement(problem, inputs, run(problem, inputs, way), run_exact(problem, inputs));
 }
 
-bool takes_global_positions() {
-    return !subject().refusal_of({.branches = {global_spec(0, 1)}, .dtype = subject_dtypes().front()});
-}
-
 // Tiles have 64 to 192 rows and blocks of ranges 32 to 128, so these windows are shorter and longer than both, and end
 // at, before and behind their ends.
 class WindowSides : public testing::TestWithParam<std::tuple<std::int64_t, std::int64_t>> {};
@@ -100,11 +96,11 @@ std::vector<NamedProblem> problems() {
                       .dim = 64,
                       .branches = {of_phases(window_spec(44, 20, 3), ANNULUS_PHASE_INTERLEAVE),
                                    of_phases(window_spec(9, 90, 6), ANNULUS_PHASE_FIXED, 11)}});
-    add("of_head_ranges", {.length = 750,
-                           .heads = 6,
-                           .kv_heads = 3,
-                           .branches = {{.dilation = 8, .query = ANNULUS_QUERY_EVERY},
-                                        with_heads(window_spec(200, 100, 2), 2, 3)}});
+    add("of_head_ranges",
+        {.length = 750,
+         .heads = 6,
+         .kv_heads = 3,
+         .branches = {{.dilation = 8, .query = ANNULUS_QUERY_EVERY}, with_heads(window_spec(200, 100, 2), 2, 3)}});
     add("beside_segments", {.batch = 2,
                             .length = 1211,
                             .heads = 4,
@@ -142,8 +138,6 @@ std::vector<NamedProblem> problems() {
                          .dim = 128,
                          .branches = {window_spec(300, 3)},
                          .window = QueryWindow{1299, 1}});
-    if (!takes_global_positions())
-        return all;
     add("longformer", {.batch = 2,
                        .length = 1231,
                        .heads = 4,
@@ -189,9 +183,8 @@ class Sliding : public testing::TestWithParam<NamedProblem> {};
 TEST_P(Sliding, AgreeWithReference) {
     const Problem &problem = GetParam().problem;
     const char *const reason = subject().refusal_of(problem);
-    const bool mixes_rules = problem.keys_once && (GetParam().name.find("curve") != std::string::npos ||
-                                                   GetParam().name.find("head_ranges") != std::string::npos);
-    if (reason && mixes_rules)
+    const auto is_named = [](const char *word) { return GetParam().name.find(word) != std::string::npos; };
+    if (reason && problem.keys_once && (is_named("curve") || is_named("head_ranges") || is_named("twice")))
         GTEST_SKIP() << reason;
     ASSERT_EQ(reason, nullptr) << reason;
     expect_reference(problem, 2);
@@ -203,7 +196,7 @@ class RandomSliding : public testing::TestWithParam<int> {
   protected:
     Problem problem(std::uint64_t first_seed) {
         seed_ = sweep_seed(first_seed) + static_cast<std::uint64_t>(GetParam());
-        Problem random = takes_global_positions() ? random_sliding_problem(seed_) : random_window_problem(seed_);
+        Problem random = random_sliding_problem(seed_);
         random.dtype = subject_dtypes()[seed_ % subject_dtypes().size()];
         return taken(random, subject());
     }

@@ -73,9 +73,7 @@ class ClassTiles {
     };
 
     // Returns how many keys of the class a query inside the window may see.
-    std::int64_t window_keys() const {
-        return (base_.bounds.before + base_.bounds.after) / keys_.stride + 1;
-    }
+    std::int64_t window_keys() const { return (base_.bounds.before + base_.bounds.after) / keys_.stride + 1; }
     // Query i sees the keys seen_from(i) … seen_to(i) - 1 of the class. Along a curve it may see each key.
     std::int64_t seen_from(std::int64_t i) const {
         return is_linear_ ? first_from(keys_, queries_[i] - base_.bounds.before) : 0;
