@@ -81,7 +81,8 @@ bool leaves_others_apart(const PlannedJob &job, const std::vector<annulus_branch
     const auto global = std::ranges::find(branches, ANNULUS_BRANCH_GLOBAL, &annulus_branch::kind);
     if (branches.size() == 1 || global == branches.end())
         return true;
-    const bool has_padding = job.pattern.padding == "zero-keys" && !job.pattern.causal;
+    const bool has_padding =
+        job.pattern.padding == "zero-keys" && !job.pattern.causal && has_kind(branches, ANNULUS_BRANCH_SEGMENTS);
     return std::ranges::count(branches, ANNULUS_BRANCH_GLOBAL, &annulus_branch::kind) == 1 && !has_padding &&
            global->first_head == 0 && (global->head_count == 0 || global->head_count >= job.problem.heads);
 }
