@@ -46,8 +46,8 @@ typedef enum annulus_query_rule ANNULUS_ENUM_INT32 {
 } annulus_query_rule;
 
 /*
- * What the keys of a branch are. The engines `reference` and `cpu` compute all kinds. The engines `gemm`, `fused` and
- * `mma` compute segments only, and refuse other kinds. A context with a communicator (comm.h) refuses global positions.
+ * What the keys of a branch are. A context with a communicator (comm.h) of several ranks refuses global positions, and
+ * on GPUs windows.
  */
 typedef enum annulus_branch_kind ANNULUS_ENUM_INT32 {
     ANNULUS_BRANCH_SEGMENTS = 0, /* those of the query's segment (default) */

@@ -280,27 +280,8 @@ Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
     shape_ = std::move(shape);
 }
 
-namespace {
-
-bool has_kind(const Pattern &pattern, annulus_branch_kind kind) {
-    return std::ranges::any_of(pattern.branches, [&](const Branch &branch) { return branch.kind == kind; });
-}
-
-} // namespace
-
-const char *window_refusal(const Pattern &pattern) {
-    return has_kind(pattern, ANNULUS_BRANCH_WINDOW) ? "a branch is a window; all engines but gemm compute windows"
-                                                    : nullptr;
-}
-
-const char *global_refusal(const Pattern &pattern) {
-    return has_kind(pattern, ANNULUS_BRANCH_GLOBAL)
-               ? "a branch has global positions; only the engines reference and cpu compute these"
-               : nullptr;
-}
-
-bool Plan::has_windows() const {
-    return has_kind(pattern(), ANNULUS_BRANCH_WINDOW);
+bool Plan::has_kind(annulus_branch_kind kind) const {
+    return std::ranges::any_of(pattern().branches, [&](const Branch &branch) { return branch.kind == kind; });
 }
 
 double Plan::pairs(std::int32_t branch) const {

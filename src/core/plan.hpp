@@ -282,10 +282,6 @@ constexpr Segment BranchPlan::segment(std::int64_t index) const {
     return {{index * length_, curve.length()}, curve};
 }
 
-// Return why an engine that computes no windows, or no global positions, cannot compute a pattern; null if it can.
-const char *window_refusal(const Pattern &pattern);
-const char *global_refusal(const Pattern &pattern);
-
 class Plan {
   public:
     // Throws Error(ANNULUS_ERROR_ARGUMENT) if the pattern does not fit the problem.
@@ -298,8 +294,9 @@ class Plan {
     // Returns the plans of the branches, in their order. A global branch has up to three.
     const std::vector<BranchPlan> &branches() const { return shape_->branches; }
     bool causal() const { return shape_->pattern.causal; }
-    // True if some branch is a window.
-    bool has_windows() const;
+    // True if some branch is a window, or has global positions.
+    bool has_windows() const { return has_kind(ANNULUS_BRANCH_WINDOW); }
+    bool has_global_positions() const { return has_kind(ANNULUS_BRANCH_GLOBAL); }
     // True if a query may not attend to all keys of its class: by causality, or in a window branch.
     bool hides_keys() const { return causal() || has_windows(); }
     double scale() const { return shape_->scale; }
@@ -320,6 +317,8 @@ class Plan {
     double pairs(std::int32_t branch) const;
 
   private:
+    bool has_kind(annulus_branch_kind kind) const;
+
     // The part that does not depend on windows.
     struct Shape {
         Pattern pattern;

@@ -406,7 +406,8 @@ Shards zigzag_shards(std::int64_t rows, int ranks) {
 } // namespace
 
 Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ranks) {
-    refuse_global_positions(pattern);
+    if (ranks > 1)
+        refuse_global_positions(pattern);
     Steps steps(max_steps);
     const Costs costs(pattern, problem, steps);
     Shards best = make_shards(even_lengths(costs.rows(), ranks));

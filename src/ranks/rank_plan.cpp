@@ -75,7 +75,9 @@ RankPlan::RankPlan(const Pattern &pattern, const CallProblem &problem, const Sha
                    annulus_exchange exchange, std::int64_t max_steps)
     : ranks_(std::ranges::max(shards.owners) + 1), rows_(with_windows(problem.rows, shards.window_of(rank))),
       covers_rows_(true) {
-    refuse_global_positions(pattern);
+    const bool may_share = shards.pieces.size() > 1;
+    if (may_share)
+        refuse_global_positions(pattern);
     Making making{pattern,
                   shards,
                   rank,
@@ -83,12 +85,15 @@ RankPlan::RankPlan(const Pattern &pattern, const CallProblem &problem, const Sha
                   std::ranges::count(shards.owners, rank) == 1,
                   rows_before_shards(shards, rank),
                   Steps(max_steps)};
-    if (problem.sequences.empty()) { // also shards without rows, since the rank's own may be empty
+    const Sequence whole{0, rows_.batch, {0, rows_.sequence_length}};
+    if (!problem.sequences.empty()) {
+        plan_sequences(making, problem.sequences);
+    } else if (may_share) { // also shards without rows, since the rank's own may be empty
         std::vector<std::size_t> all(shards.pieces.size());
         std::iota(all.begin(), all.end(), std::size_t{0});
-        share(making, {0, rows_.batch, {0, rows_.sequence_length}}, shards, all);
+        share(making, whole, shards, all);
     } else {
-        plan_sequences(making, problem.sequences);
+        plan_sequences(making, {whole});
     }
 }
 

@@ -395,8 +395,14 @@ class GpuTest(ProgramTest):
             self.assertEqual(cost["forward_flops"], 4 * 16 * pairs)
 
     def test_windows(self):
-        problem = run_json("plan", *SIZES, *H100, "--branch", "window:9,0:3")["problem"]
-        self.assertEqual((problem["forward_engine"], problem["backward_engine"]), ("fused", "fused"))
+        longformer = ["--branch", "window:9,9", "--branch", "global:2,queries=all", "--key-rule", "once"]
+        for options, engine in ((["--branch", "window:9,0:3"], "fused"), (longformer, "fused"),
+                                ([*longformer, "--branch", "global:1,first=9"], "gemm"),
+                                (["--key-rule", "once", *5 * ["--branch", "window:9,9"]], "gemm"),
+                                (["--engine", "gemm", *longformer], "gemm")):
+            with self.subTest(options=options):
+                problem = run_json("plan", *SIZES, *H100, *options)["problem"]
+                self.assertEqual((problem["forward_engine"], problem["backward_engine"]), (engine, engine))
 
     def test_refusals(self):
         good = [*SIZES, *BRANCH_OPTIONS]
@@ -406,10 +412,10 @@ class GpuTest(ProgramTest):
                 ([*H100, "--hosts", 2], "--hosts 2"), (["--gpu", "H100", "--dtype", "float64"], "--dtype float64"),
                 (["--gpu", "H100", "--engine", "fused"], "--engine fused"),
                 (["--gpu", "A100", "--dtype", "float16", "--engine", "fused"], "--engine fused"),
-                (["--gpu", "H100", "--engine", "gemm", "--branch", "window:9,0"], "windows"),
                 (["--gpu", "H100", "--ranks", 2, "--branch", "window:9,0"], "windows"),
-                ([*H100, "--key-rule", "once", *5 * ["--branch", "window:9,9"]], "windows"),
-                (["--gpu", "H100", "--branch", "global:2"], "global positions"),
+                (["--gpu", "H100", "--engine", "mma", "--key-rule", "once", *5 * ["--branch", "window:9,9"]], "windows"),
+                (["--gpu", "H100", "--engine", "mma", "--key-rule", "once", *2 * ["--branch", "global:2"]],
+                 "global positions"),
                 (["--gpu", "H100", "--engine", "cpu"], "--engine cpu"), ([*H100, "--threads", 2], "--threads 2"),
                 ([*H100, "--workspace-limit", "1Gi"], "--workspace-limit"), (["--hosts", 1], "give --gpu"),
                 (["--sequences", "5:10:50"], "--sequences")):

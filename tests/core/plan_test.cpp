@@ -310,14 +310,15 @@ TEST(Plan, RefusesWhatDoesNotFit) {
 }
 
 // Engines that do not know every kind of branch ask this before they read a branch.
-TEST(KindRefusals, NameWindowsAndGlobalPositions) {
-    const auto are_refused = [](const BranchSpec &second) {
-        const Pattern pattern = pattern_of({.branches = {{.segment = 16}, second}});
-        return std::pair(window_refusal(pattern) != nullptr, global_refusal(pattern) != nullptr);
+TEST(Plan, KnowsItsKindsOfBranches) {
+    const auto kinds = [](const BranchSpec &second) {
+        const Problem problem{.length = 40, .branches = {{.segment = 16}, second}};
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        return std::pair(plan.has_windows(), plan.has_global_positions());
     };
-    EXPECT_EQ(are_refused({.dilation = 4}), std::pair(false, false));
-    EXPECT_EQ(are_refused(window_spec(3, 0)), std::pair(true, false));
-    EXPECT_EQ(are_refused(global_spec(0, 1, false)), std::pair(false, true));
+    EXPECT_EQ(kinds({.dilation = 4}), std::pair(false, false));
+    EXPECT_EQ(kinds(window_spec(3, 0)), std::pair(true, false));
+    EXPECT_EQ(kinds(global_spec(0, 1, false)), std::pair(false, true));
 }
 
 TEST(Plan, HidesKeysByCausalityOrWindows) {

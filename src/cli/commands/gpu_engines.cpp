@@ -76,6 +76,17 @@ bool has_few_ranges(const std::vector<annulus_branch> &branches, bool causal) {
     return windows == 0 || (causal ? 2 * windows + others : 4 * windows + 3 * others) <= tile_ranges;
 }
 
+// True if no branch is global, or if the others can leave out the pairs of the only one.
+bool leaves_others_apart(const PlannedJob &job, const std::vector<annulus_branch> &branches) {
+    const auto global = std::ranges::find(branches, ANNULUS_BRANCH_GLOBAL, &annulus_branch::kind);
+    if (branches.size() == 1 || global == branches.end())
+        return true;
+    const bool has_padding =
+        job.pattern.padding == "zero-keys" && !job.pattern.causal && has_kind(branches, ANNULUS_BRANCH_SEGMENTS);
+    return std::ranges::count(branches, ANNULUS_BRANCH_GLOBAL, &annulus_branch::kind) == 1 && !has_padding &&
+           global->first_head == 0 && (global->head_count == 0 || global->head_count >= job.problem.heads);
+}
+
 // The limits that `fused` and `mma` share.
 const char *pattern_refusal(const PlannedJob &job, const std::vector<annulus_branch> &branches, const Shards &shards) {
     const annulus_problem &problem = job.problem;
@@ -93,10 +104,15 @@ const char *pattern_refusal(const PlannedJob &job, const std::vector<annulus_bra
         if (is_curved(branch) && is_cut(branch, problem, shards))
             return "a shard cuts a segment in Hilbert order";
     }
-    if (job.pattern.key_rule == "once" && !is_one_launch(branches))
+    if (job.pattern.key_rule == "once" && !leaves_others_apart(job, branches))
+        return "beside global positions it counts keys once if these are one branch with all heads, and no segment is "
+               "padded";
+    std::vector<annulus_branch> others = branches;
+    std::erase_if(others, [](const annulus_branch &branch) { return branch.kind == ANNULUS_BRANCH_GLOBAL; });
+    if (job.pattern.key_rule == "once" && !is_one_launch(others))
         return "it counts keys once for up to 8 branches in linear order whose dilations divide one another and whose "
                "query rules are alike";
-    if (job.pattern.key_rule == "once" && !has_few_ranges(branches, job.pattern.causal))
+    if (job.pattern.key_rule == "once" && !has_few_ranges(others, job.pattern.causal))
         return "it counts keys once for up to four windows, or with causality eight, and fewer beside segments";
     return nullptr;
 }
@@ -127,14 +143,11 @@ annulus_engine engine_on(const GpuModel &model, const PlannedJob &job, annulus_p
     const auto refuse = [&](const char *reason) {
         throw bad_input(std::string("--gpu ") + model.name + ": " + reason);
     };
-    const bool has_windows = has_kind(branches, ANNULUS_BRANCH_WINDOW);
-    if (has_kind(branches, ANNULUS_BRANCH_GLOBAL))
-        refuse("GPUs do not compute global positions");
-    if (has_windows && shards.view().count > 1)
+    if (has_kind(branches, ANNULUS_BRANCH_WINDOW) && shards.view().count > 1)
         refuse("over several ranks GPUs do not compute windows");
     const auto refusal = [&](annulus_engine engine) -> const char * {
         if (engine == ANNULUS_ENGINE_GEMM)
-            return has_windows ? "it does not compute windows" : nullptr;
+            return nullptr;
         if (engine != ANNULUS_ENGINE_FUSED && engine != ANNULUS_ENGINE_MMA)
             return "it is an engine of CPUs";
         const char *const reason =
@@ -144,8 +157,6 @@ annulus_engine engine_on(const GpuModel &model, const PlannedJob &job, annulus_p
     annulus_engine fastest = ANNULUS_ENGINE_FUSED;
     for (const annulus_engine slower : {ANNULUS_ENGINE_MMA, ANNULUS_ENGINE_GEMM})
         fastest = refusal(fastest) ? slower : fastest;
-    if (refusal(fastest)) // it is gemm, the last one
-        refuse("no engine computes this pattern's windows; the engines reference and cpu do");
     for (const annulus_engine engine : engines) {
         if (engine == ANNULUS_ENGINE_AUTO || job.execution.engine != annulus_engine_name(engine))
             continue;

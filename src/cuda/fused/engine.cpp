@@ -3,11 +3,12 @@
 // compute capability 9.0, mma/ uses mma.sync on GPUs of 7.5 and newer.
 //
 // Some branches need a grid each: branches whose dilations do not divide one another, whose query rules do not mix, or
-// that follow a curve. Several grids share partial results in float32, as the parts of a rank's call do. So does a
-// single grid of `mma` along a curve. Fewer partial results are needed if the first grid has all rows, or if the
-// branches of one grid are split in two (plan/branch_split.hpp). Then only rows of the other grids have partial
-// results, for a few heads or some rows of a head at a time. Keys that count once are told apart within a grid, so
-// there must be only one grid.
+// that follow a curve. A global branch has a grid for each of its parts, a range of queries against a range of keys.
+// Several grids share partial results in float32, as the parts of a rank's call do. So does a single grid of `mma`
+// along a curve. Fewer partial results are needed if the first grid has all rows, or if the branches of one grid are
+// split in two (plan/branch_split.hpp). Then only rows of the other grids have partial results, for a few heads or some
+// rows of a head at a time. Keys that count once are told apart within a grid, so there must be only one grid, or grids
+// of different areas (plan/grids.hpp).
 #include "cuda/fused/engine.hpp"
 
 #include "cuda/fused/call.hpp"
@@ -30,8 +31,6 @@ namespace {
 
 const char *refusal(const Plan &plan) {
     const Problem &problem = plan.problem();
-    if (const char *reason = global_refusal(plan.pattern()))
-        return reason;
     if (!(plan.scale() > 0))
         return "the scale is not above 0";
     // In float32, as the kernel has the scale and its inverse.
@@ -62,18 +61,18 @@ Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device 
                                         : prepare_fused_backward(plan, scope, device, architecture, limits);
 }
 
-// True if a branch may follow a curve. Each sequence then has its own permutation, so the sequences are computed one
-// after the other.
-bool has_curves(const Pattern &pattern) {
+// True if sequences are computed one after the other. A branch that may follow a curve has a permutation for each
+// sequence. Global positions confine the grids of each sequence to areas of its own.
+bool needs_one_by_one(const Pattern &pattern) {
     return std::ranges::any_of(pattern.branches, [](const Branch &branch) {
-        return branch.order != ANNULUS_ORDER_LINEAR && branch.dilation > 1;
+        return branch.kind == ANNULUS_BRANCH_GLOBAL || (branch.order != ANNULUS_ORDER_LINEAR && branch.dilation > 1);
     });
 }
 
 template <class Architecture, const Engine &engine>
 Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Device &context_device,
                              const Limits &limits) {
-    if (plans.items().empty() || has_curves(plans.plans().front().pattern()))
+    if (plans.items().empty() || needs_one_by_one(plans.plans().front().pattern()))
         return prepare_one_by_one(engine, plans, pass, context_device, limits);
     CudaDevice &device = cuda_device(context_device);
     const Plan rows = plan_of_rows(plans);

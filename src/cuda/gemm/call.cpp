@@ -27,7 +27,7 @@ GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const
         }
         worker.items = workspace.take<TileItem>(layout.tiles);
         worker.pointers = workspace.take<void *>(operand_count * layout.tiles);
-        if (plan.causal() && layout.has_state())
+        if (plan.hides_keys() && layout.has_state())
             worker.has_nonfinite = workspace.take<int>(1);
         worker.scores = take_bytes(layout.score_bytes);
         worker.blas = take_bytes(layout.blas_bytes);

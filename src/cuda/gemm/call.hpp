@@ -25,7 +25,7 @@ struct WorkerMemory {
     float *d_k, *d_v;   // [key_rows, D]
     TileItem *items;    // [tiles]
     void **pointers;    // [operand_count, tiles]
-    int *has_nonfinite; // causal with a state, else null; see RowContext::has_nonfinite
+    int *has_nonfinite; // with a state if keys are hidden, else null; see RowContext::has_nonfinite
     std::byte *scores;
     std::byte *blas;
 };

@@ -16,6 +16,9 @@
 //
 // If only dV is wanted, backward computes S, P and dV alone.
 //
+// Causality and windows hide keys. Pieces of a class that a bound crosses make equal tiles along a diagonal. Their
+// kernels hide keys by their places. Pieces outside a window have no tiles (tiles.cpp).
+//
 // Under the key rule `once`, a kernel after S hides the keys that an earlier branch has (repeated_keys.cu). It runs for
 // tiles that may have such keys.
 //
@@ -46,9 +49,6 @@ namespace annulus {
 namespace {
 
 const char *refusal(const Plan &plan, const CudaDevice &device) {
-    for (const auto refusal_of : {window_refusal, global_refusal})
-        if (const char *reason = refusal_of(plan.pattern()))
-            return reason;
     if (plan.problem().dtype == ANNULUS_FLOAT64)
         return "it has no float64; the CPU engines have";
     if (plan.problem().dtype == ANNULUS_BFLOAT16 && device.compute_capability() < 80)
@@ -218,6 +218,8 @@ Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device 
     CudaDevice &device = cuda_device(context_device);
     if (const char *reason = refusal(plan, device))
         return {nullptr, reason};
+    if (scope != KeyScope::all_keys && plan.has_windows())
+        return {nullptr, "a branch is a window; over several ranks only the engines reference and cpu compute windows"};
     return {std::make_unique<GemmExecutable>(plan, pass, scope, device, limits)};
 }
 

@@ -92,7 +92,8 @@ struct ScoreArguments {
     std::int64_t tiles;
     std::int32_t queries, keys, pitch;
     std::int64_t query_stride, key_stride;
-    bool is_masked;                                      // causal
+    bool is_masked;                                      // the bounds hide some keys from some queries
+    KeyBounds bounds;                                    // of the branch
     bool has_absent_rows;                                // some rows may be absent
     const std::int64_t *query_positions, *key_positions; // for packed tiles; null: linear order
     std::int32_t head_dim;

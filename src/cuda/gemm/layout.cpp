@@ -246,12 +246,13 @@ bool needs_packing(const TileSet &set) {
 
 namespace {
 
-// True if each row of the results is computed by a single tile, which needs no packing. False under causality, where
+// True if each row of the results is computed by a single tile, which needs no packing. False if keys are hidden: then
 // float32 results must be checked for NaN (recompute_nonfinite.cu).
 bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
     const Problem &problem = plan.problem();
     const BranchPlan &branch = plan.branches().front();
-    if (plan.branches().size() > 1 || plan.causal() || branch.largest_class() > tile ||
+    if (plan.branches().size() > 1 || plan.hides_keys() || branch.kind() == ANNULUS_BRANCH_GLOBAL ||
+        branch.largest_class() > tile ||
         (branch.dilation() > 1 && (branch.has_all_residues() || !branch.queries_are_class())))
         return false;
     if (pass == ANNULUS_PASS_BACKWARD && (problem.heads != problem.kv_heads || !(problem.queries == problem.keys)))

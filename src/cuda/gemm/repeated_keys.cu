@@ -43,12 +43,17 @@ __global__ void __launch_bounds__(block_threads) repeated_keys_kernel(const Repe
         const ClassPair pair = pair_of_query(branch, tile.head, query);
         if (pair.queries.count == 0 || pair.keys.count == 0)
             continue;
-        const Window &range = pair.segment.range;
-        for (int j = lane; j < s.keys; j += 32)
-            if (const std::int64_t position = key(j);
-                position >= range.start && position < range.end() &&
-                remainder_of(pair.segment.place(position), branch.dilation()) == pair.keys.first)
+        const Window range = seen_keys(branch, query, pair.segment.range);
+        const std::int64_t last = pair.keys[pair.keys.count - 1];
+        for (int j = lane; j < s.keys; j += 32) {
+            const std::int64_t position = key(j);
+            if (position < range.start || position >= range.end())
+                continue;
+            const std::int64_t place = pair.segment.place(position);
+            if (place >= pair.keys.first && place <= last &&
+                remainder_of(place - pair.keys.first, pair.keys.stride) == 0)
                 scores[j] = -INFINITY;
+        }
     }
 }
 

@@ -270,6 +270,7 @@ void SetLaunches::launch() {
     score.query_stride = set_.query_stride;
     score.key_stride = set_.key_stride;
     score.is_masked = set_.is_masked;
+    score.bounds = set_.bounds;
     score.has_absent_rows = set_.has_absent_rows;
     score.query_positions = buffers_.query_positions;
     score.key_positions = buffers_.key_positions;

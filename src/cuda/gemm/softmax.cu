@@ -90,7 +90,7 @@ struct ScoreRow {
     std::int64_t index; // among all rows of the launch
     const TileItem *item;
     std::int64_t position; // of the query
-    int visible;           // the query sees keys 0 … visible - 1, unless positions of packed rows hide some
+    int first, visible;    // the query sees keys first … visible - 1, unless positions of packed rows hide some
 
     template <class Group> static __device__ ScoreRow of(const ScoreArguments &a) {
         ScoreRow row;
@@ -108,18 +108,24 @@ struct ScoreRow {
         const std::int64_t place = tile.query + index % queries * a.query_stride;
         row.position = a.query_positions ? a.query_positions[row.index] : tile.segment_start + place;
         row.present = row.exists && row.position >= 0;
+        row.first = 0;
         row.visible = a.keys;
         if (a.is_masked && !a.key_positions) {
-            const std::int64_t seen = place < tile.key ? 0 : quotient(place - tile.key, a.key_stride) + 1;
+            const std::int64_t low = place - a.bounds.before - tile.key, high = place + a.bounds.after - tile.key;
+            const std::int64_t hidden = low <= 0 ? 0 : quotient(low + a.key_stride - 1, a.key_stride);
+            const std::int64_t seen = high < 0 ? 0 : quotient(high, a.key_stride) + 1;
+            row.first = static_cast<int>(hidden < a.keys ? hidden : a.keys);
             row.visible = static_cast<int>(seen < a.keys ? seen : a.keys);
         }
         return row;
     }
 
+    // True if key j of the tile is not hidden, as far as that does not depend on the positions of packed rows.
+    __device__ bool sees(int j) const { return j >= first && j < visible; }
     // True if the query may see key j of its tile, by the positions of packed rows.
     __device__ bool sees(const ScoreArguments &a, const std::int64_t *key_positions, int j) const {
         const std::int64_t key = key_positions[j];
-        return key >= 0 && !(a.is_masked && key > position);
+        return key >= 0 && (!a.is_masked || a.bounds.has(position, key));
     }
 };
 
@@ -141,7 +147,7 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {
         const int j = values.column(i);
-        if (j >= row.visible || !row.present || (by_position && !row.sees(s, key_positions, j))) {
+        if (!row.sees(j) || !row.present || (by_position && !row.sees(s, key_positions, j))) {
             values.x[i] = -INFINITY;
         } else {
             has_keys = true;
@@ -154,7 +160,7 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
     if (by_position)
         has_keys = Group::max(has_keys ? 1.f : 0.f) != 0.f;
     else // a thread may have no column of the row
-        has_keys = row.present && row.visible > 0;
+        has_keys = row.present && row.visible > row.first;
 
     float2 *const state = a.state + row.item->state + row.position;
     const float2 before = a.is_fresh || !row.present ? make_float2(-INFINITY, 0.f) : *state;
@@ -236,7 +242,7 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(const GradientA
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {
         const int j = p.column(i);
-        const bool hidden = empty || j >= row.visible || (by_position && !row.sees(s, key_positions, j));
+        const bool hidden = empty || !row.sees(j) || (by_position && !row.sees(s, key_positions, j));
         p.x[i] = hidden ? 0.f : exp2f(p.x[i] - lse);
         ds.x[i] = hidden ? 0.f : p.x[i] * (ds.x[i] - delta) * a.scale;
     }

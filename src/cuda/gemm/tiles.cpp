@@ -12,8 +12,8 @@ namespace {
 
 // Tiles begin at multiples of this inside a class, so that only the last tile of a class has an odd size.
 constexpr std::int64_t row_alignment = 64;
-// Number of queries of a tile that the diagonal crosses. With fewer queries, fewer computed scores are hidden. But the
-// tiles of a set should have at least `set_queries` queries together.
+// Number of queries of a tile that a bound crosses. With fewer queries, fewer computed scores are hidden. But the tiles
+// of a set should have at least `set_queries` queries together.
 constexpr std::int64_t diagonal_queries = 256, set_queries = 4096;
 
 // Returns the length of pieces into which n rows are divided: at most `tile`, and equal except for the last piece.
@@ -27,28 +27,34 @@ std::int64_t piece_length(std::int64_t n, std::int64_t tile) {
 // Divides classes of equal size, over some segments and heads, into tiles.
 class ClassTiles {
   public:
-    ClassTiles(const TileSet &base, const Progression &queries, const Progression &keys, bool causal,
+    ClassTiles(const TileSet &base, const Progression &queries, const Progression &keys, const BranchPlan &branch,
                std::vector<TileSet> &out)
-        : base_(base), queries_(queries), keys_(keys), is_causal_(causal), is_linear_(base.curve.is_linear()),
-          out_(out) {}
+        : base_(base), queries_(queries), keys_(keys), is_window_(branch.kind() == ANNULUS_BRANCH_WINDOW),
+          is_bounded_(branch.causal() || is_window_), is_linear_(base.curve.is_linear()), out_(out) {}
 
-    // Shift o pairs piece a of the queries with piece a + o of the keys, cyclically over the longer side. Tiles of one
-    // shift share neither queries nor keys.
+    // Diagonal o pairs piece a of the queries with piece a + o of the keys. Tiles of one diagonal share neither queries
+    // nor keys.
     void divide(std::int64_t tile) {
-        // Under causality, pieces of the same length on both sides make equal tiles along the diagonal.
-        const bool diagonal = is_causal_ && is_linear_;
-        query_piece_ = piece_length(diagonal ? std::max(queries_.count, keys_.count) : queries_.count, tile);
-        key_piece_ = diagonal && keys_.count > tile ? query_piece_ : piece_length(keys_.count, tile);
+        // With bounds, pieces of the same length on both sides make equal tiles along a diagonal. Pieces much longer
+        // than a window would have many scores that are hidden.
+        const bool is_equal = is_bounded_ && is_linear_;
+        if (is_window_)
+            tile = std::min(tile, std::max(diagonal_queries, divide_up(window_keys(), row_alignment) * row_alignment));
+        query_piece_ = piece_length(is_equal ? std::max(queries_.count, keys_.count) : queries_.count, tile);
+        key_piece_ = is_equal && keys_.count > tile ? query_piece_ : piece_length(keys_.count, tile);
         const std::int64_t query_pieces = divide_up(queries_.count, query_piece_);
         const std::int64_t key_pieces = std::max<std::int64_t>(1, divide_up(keys_.count, key_piece_));
         has_one_key_piece_ = key_pieces == 1;
-        const std::int64_t width = std::min(query_pieces, key_pieces);
-        for (std::int64_t shift = 0; shift < std::max(query_pieces, key_pieces); ++shift) {
-            for (std::int64_t i = 0; i < width; ++i)
-                if (query_pieces >= key_pieces)
-                    add((i + shift) % query_pieces, i);
-                else
-                    add(i, (i + shift) % key_pieces);
+        std::int64_t first = 1 - query_pieces, last = key_pieces - 1;
+        if (is_window_ && key_pieces > 1) { // other diagonals lie outside the window
+            const std::int64_t apart = keys_.first - queries_.first, r = keys_.stride;
+            first = std::max(first, divide_down(divide_down(-base_.bounds.before - apart, r), key_piece_));
+            last = std::min(last, divide_down(divide_down(base_.bounds.after - apart, r) + key_piece_ - 1, key_piece_));
+        }
+        for (std::int64_t diagonal = first; diagonal <= last; ++diagonal) {
+            const std::int64_t end = std::min(query_pieces, key_pieces - diagonal);
+            for (std::int64_t i = std::max<std::int64_t>(0, -diagonal); i < end; ++i)
+                add(i, i + diagonal);
             flush();
         }
     }
@@ -57,7 +63,7 @@ class ClassTiles {
     struct Pair {
         std::int64_t query, query_count; // indices into the progressions
         std::int64_t key, key_count;
-        bool is_masked;      // causality hides some of its keys from some of its queries
+        bool is_masked;      // the bounds hide some of its keys from some of its queries
         std::int64_t offset; // place of the first query relative to the first key, if masked
         std::int64_t padding;
         bool same_shape(const Pair &p) const {
@@ -66,12 +72,18 @@ class ClassTiles {
         }
     };
 
-    // Returns how many keys of the class query i sees.
-    std::int64_t visible(std::int64_t i) const {
-        if (!is_causal_ || !is_linear_)
-            return keys_.count;
-        const std::int64_t place = queries_[i];
-        return place < keys_.first ? 0 : std::min(keys_.count, (place - keys_.first) / keys_.stride + 1);
+    // Returns how many keys of the class a query inside the window may see.
+    std::int64_t window_keys() const { return (base_.bounds.before + base_.bounds.after) / keys_.stride + 1; }
+    // Query i sees the keys seen_from(i) … seen_to(i) - 1 of the class. Along a curve it may see each key.
+    std::int64_t seen_from(std::int64_t i) const {
+        return is_linear_ ? first_from(keys_, queries_[i] - base_.bounds.before) : 0;
+    }
+    std::int64_t seen_to(std::int64_t i) const {
+        return is_linear_ ? first_from(keys_, queries_[i] + base_.bounds.after + 1) : keys_.count;
+    }
+    // True if some query of first … last does not see all keys of begin … end - 1, and so if the keys need a mask.
+    bool hides(std::int64_t first, std::int64_t last, std::int64_t begin, std::int64_t end) const {
+        return is_bounded_ && (!is_linear_ || seen_to(first) < end || seen_from(last) > begin);
     }
 
     void add(std::int64_t query_piece, std::int64_t key_piece) {
@@ -83,9 +95,10 @@ class ClassTiles {
         pair.padding = key_piece == 0 ? base_.padding_keys : 0;
         if (pair.key_count <= 0 && pair.padding == 0)
             return;
-        if (visible(pair.query + pair.query_count - 1) <= pair.key && pair.padding == 0)
+        const std::int64_t last_query = pair.query + pair.query_count - 1, key_end = pair.key + pair.key_count;
+        if ((seen_to(last_query) <= pair.key || seen_from(pair.query) >= key_end) && pair.padding == 0)
             return;
-        pair.is_masked = is_causal_ && (!is_linear_ || visible(pair.query) < pair.key + pair.key_count);
+        pair.is_masked = hides(pair.query, last_query, pair.key, key_end);
         pair.offset = pair.is_masked && is_linear_ ? queries_[pair.query] - keys_[pair.key] : 0;
         if (pairs_ > 0 && (!pair.same_shape(first_) || pair.query != last_.query + query_piece_ ||
                            pair.key != last_.key + key_piece_))
@@ -105,7 +118,6 @@ class ClassTiles {
         set.query_stride = queries_.stride;
         set.key_stride = keys_.stride;
         set.padding_keys = first_.padding;
-        set.first_key = keys_[first_.key];
         set.steps = pairs_;
         set.query_step = query_piece_ * queries_.stride;
         set.key_step = key_piece_ * keys_.stride;
@@ -113,28 +125,37 @@ class ClassTiles {
         if (first_.is_masked && is_linear_)
             slice = std::max(diagonal_queries,
                              divide_up(divide_up(set_queries, set.count()), row_alignment) * row_alignment);
-        // The last slice comes first: it sees the most keys.
+        // The last slice comes first: under causality it sees the most keys.
         const std::int64_t last = (first_.query_count - 1) / slice * slice;
         for (std::int64_t from = last; from >= 0; from -= slice) {
             const std::int64_t count = std::min(slice, first_.query_count - from);
             const std::int64_t query = first_.query + from;
-            const std::int64_t keys = std::min(first_.key_count, visible(query + count - 1) - first_.key);
+            const std::int64_t key = first_.key + keys_before(query), last_query = query + count - 1;
+            const std::int64_t key_end = std::min(first_.key + first_.key_count, seen_to(last_query));
+            const std::int64_t keys = key_end - key;
             if (keys <= 0 && first_.padding == 0)
                 continue;
             set.queries = static_cast<std::int32_t>(count);
             set.keys = static_cast<std::int32_t>(std::max<std::int64_t>(0, keys));
-            set.is_masked = first_.is_masked && (!is_linear_ || visible(query) < first_.key + keys);
+            set.is_masked = first_.is_masked && hides(query, last_query, key, key_end);
             set.covers_queries = has_one_key_piece_;
             set.covers_keys = from == last && first_.query_count == queries_.count && keys == keys_.count;
             set.first_query = queries_[query];
+            set.first_key = keys_[key];
             out_.push_back(set);
         }
         pairs_ = 0;
     }
 
+    // Returns how many keys of the first pair come before the keys that a query sees. It is a multiple of the row
+    // alignment.
+    std::int64_t keys_before(std::int64_t query) const {
+        return std::max<std::int64_t>(0, seen_from(query) - first_.key) / row_alignment * row_alignment;
+    }
+
     const TileSet &base_;
     const Progression &queries_, &keys_;
-    const bool is_causal_, is_linear_;
+    const bool is_window_, is_bounded_, is_linear_;
     std::vector<TileSet> &out_;
     std::int64_t query_piece_ = 1, key_piece_ = 1;
     bool has_one_key_piece_ = false;
@@ -197,6 +218,7 @@ class BranchTiles {
         base.segments = count;
         base.segment_length = segment.range.length;
         base.curve = segment.curve;
+        base.bounds = branch_.bounds();
         base.has_absent_rows =
             !segment.curve.is_linear() && (intersect(segment.range, block_.queries) != segment.range ||
                                            intersect(segment.range, block_.keys) != segment.range);
@@ -237,7 +259,7 @@ class BranchTiles {
             return;
         base.padding_keys = pair.padding_keys;
         base.head = set;
-        ClassTiles(base, pair.queries, pair.keys, plan_.causal(), out_).divide(tile_);
+        ClassTiles(base, pair.queries, pair.keys, branch_, out_).divide(tile_);
     }
 
     const Plan &plan_;
@@ -270,7 +292,8 @@ bool may_share_keys(const BranchPlan &other, const TileSet &set) {
         const Window queries = rows(set.first_query + step * set.query_step, set.queries, set.query_stride);
         const Window keys = rows(set.first_key + step * set.key_step, set.keys, set.key_stride);
         const std::int64_t gap = std::max(keys.start - (queries.end() - 1), queries.start - (keys.end() - 1));
-        if (is_alike ? segment_meets(other, queries, keys) : gap < other.segment_length())
+        if (set.segments == 1 ? may_attend(other, queries, keys)
+                              : (is_alike ? segment_meets(other, queries, keys) : gap < other.segment_length()))
             return true;
     }
     return false;

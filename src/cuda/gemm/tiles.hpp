@@ -19,12 +19,13 @@ struct TileSet {
     // One tile. Its rows are places of a segment: first, first + stride, …
     std::int32_t queries = 0, keys = 0; // keys may be 0 if there are only padding keys
     std::int64_t query_stride = 1, key_stride = 1;
-    bool is_masked = false;       // causality hides some of the keys from some of the queries
+    bool is_masked = false;       // the bounds hide some of the keys from some of the queries
     bool has_absent_rows = false; // some rows are outside the block's windows (along a curve)
     bool covers_queries = false;  // the queries meet all their keys of the branch in this set
     bool covers_keys = false;     // no earlier set of the branch has these keys, and a tile has all keys of its class
     // Number of padding keys to add: 0 unless the set has the first keys of its queries in the branch.
     std::int64_t padding_keys = 0;
+    KeyBounds bounds; // of the branch
 
     // The first tile.
     std::int64_t segment_start = 0; // position

@@ -130,7 +130,7 @@ bool Worker::first_branch_reaches_all_rows() const {
     const BranchPlan &branch = context_.run.call.plan.branches().front();
     return grid_->query_results && grid_->key_results && block_->queries == block_->keys &&
            context_.run.call.heads_per_kv_head() == 1 && branch.segment_length() <= context_.run.layout.tile &&
-           branch.dilation() == 1 && branch.serves(block_->first_head) &&
+           branch.dilation() == 1 && branch.kind() == ANNULUS_BRANCH_SEGMENTS && branch.serves(block_->first_head) &&
            branch.serves(block_->first_head + block_->heads - 1);
 }
 

@@ -286,21 +286,30 @@ TEST(Forced, HasALongestSequence) {
     }
 }
 
-TEST(Refusal, IsOfGlobalPositionsByAllEnginesAndOfWindowsByOne) {
+TEST(Refusal, IsOfNeitherWindowsNorGlobalPositions) {
     Problem problem = small_problem();
     const Inputs inputs = random_inputs(problem, 1);
     Call call(problem, inputs, device_memory(), true);
     for (const annulus_pass pass : passes) {
-        problem.branches[1] = global_spec(0, 2);
-        for (const annulus_engine engine :
-             {ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_GEMM, ANNULUS_ENGINE_FUSED, ANNULUS_ENGINE_MMA})
+        for (const BranchSpec &branch : {global_spec(0, 2, true), window_spec(9, 0)}) {
+            problem.branches[1] = branch;
+            for (const annulus_engine engine : {ANNULUS_ENGINE_GEMM, ANNULUS_ENGINE_FUSED, ANNULUS_ENGINE_MMA})
+                check(compute(call, pass, context_for(problem, engine)));
+            const Context any = context_for(problem, ANNULUS_ENGINE_AUTO);
+            check(compute(call, pass, any));
+            EXPECT_EQ(last_engine(any), ANNULUS_ENGINE_FUSED);
+        }
+    }
+    // Two branches of global positions whose keys count once: gemm alone.
+    problem.branches = {global_spec(0, 2), global_spec(1, 3), window_spec(9, 0)};
+    problem.keys_once = true;
+    for (const annulus_pass pass : passes) {
+        for (const annulus_engine engine : {ANNULUS_ENGINE_FUSED, ANNULUS_ENGINE_MMA})
             expect_refused(compute(call, pass, context_for(problem, engine)), ANNULUS_ERROR_UNSUPPORTED,
-                           "a branch has global positions");
-        problem.branches[1] = window_spec(9, 0);
-        expect_refused(compute(call, pass, context_for(problem, ANNULUS_ENGINE_GEMM)), ANNULUS_ERROR_UNSUPPORTED,
-                       "a branch is a window");
-        for (const annulus_engine engine : {ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_FUSED, ANNULUS_ENGINE_MMA})
-            check(compute(call, pass, context_for(problem, engine)));
+                           "beside global positions");
+        const Context any = context_for(problem, ANNULUS_ENGINE_AUTO);
+        check(compute(call, pass, any));
+        EXPECT_EQ(last_engine(any), ANNULUS_ENGINE_GEMM);
     }
 }
 

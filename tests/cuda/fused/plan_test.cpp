@@ -438,6 +438,13 @@ BackwardPlan backward_of(const Plan &plan, KeyScope scope, std::uint64_t limit, 
     return plan_backward(plan, scope, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
 }
 
+// Ranks do not share sequences with global positions.
+std::vector<KeyScope> scopes_of(const Plan &plan) {
+    if (plan.has_global_positions())
+        return {KeyScope::all_keys};
+    return {KeyScope::all_keys, KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys};
+}
+
 // Checks calls whose gradients are added to, or have another dtype. A call needs the most workspace if all gradients
 // are like that.
 void expect_sound_targets(const Problem &problem) {
@@ -452,7 +459,7 @@ void expect_sound_targets(const Problem &problem) {
         annulus::Problem sizes = plan_problem_of(problem);
         sizes.gradients = targets;
         const Plan plan(pattern_of(problem), sizes);
-        for (const KeyScope scope : {KeyScope::all_keys, KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys})
+        for (const KeyScope scope : scopes_of(plan))
             expect_sound(plan, scope, backward_of(plan, scope, 0));
         const std::size_t bytes = backward_bytes(plan, backward_of(plan, KeyScope::all_keys, 0));
         EXPECT_LE(bytes, most.value_or(bytes));
@@ -466,7 +473,7 @@ void expect_sound_targets(const Problem &problem) {
 void expect_sound(const Problem &problem) {
     SCOPED_TRACE(testing::Message() << problem);
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    for (const KeyScope scope : {KeyScope::all_keys, KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys}) {
+    for (const KeyScope scope : scopes_of(plan)) {
         SCOPED_TRACE(testing::Message() << "key scope " << static_cast<int>(scope));
         for (const std::uint64_t limit :
              {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{16} << 20, std::uint64_t{512} << 20}) {
@@ -492,7 +499,7 @@ class RandomPlans : public testing::TestWithParam<int> {};
 
 TEST_P(RandomPlans, AreSound) {
     const auto seed = static_cast<std::uint64_t>(GetParam());
-    for (Problem problem : {random_problem(seed), random_window_problem(seed)}) {
+    for (Problem problem : {random_problem(seed), random_window_problem(seed), random_sliding_problem(seed)}) {
         problem.dtype = ANNULUS_BFLOAT16;
         expect_sound(problem);
     }

@@ -19,11 +19,22 @@ bool cuts_segment(const Problem &problem, const BranchSpec &branch) {
     return problem.query_start() % segment != 0 || (end % segment != 0 && end != problem.length);
 }
 
+// True if no branch is global, or if the others can leave out the pairs of the only one.
+bool leaves_others_apart(const Problem &problem) {
+    const auto global = std::ranges::find(problem.branches, ANNULUS_BRANCH_GLOBAL, &BranchSpec::kind);
+    if (global == problem.branches.end())
+        return true;
+    const bool has_padding = problem.zero_keys && !problem.causal;
+    return std::ranges::count(problem.branches, ANNULUS_BRANCH_GLOBAL, &BranchSpec::kind) == 1 && !has_padding &&
+           global->first_head == 0 && global->head_count == 0;
+}
+
 // Returns how many ranges of keys a tile may have, if keys count once and there are windows: two sides of each branch
 // (one if causal), which windows divide once more.
 std::ptrdiff_t ranges_around_windows(const Problem &problem) {
     const auto windows = std::ranges::count(problem.branches, ANNULUS_BRANCH_WINDOW, &BranchSpec::kind);
-    const auto others = std::ssize(problem.branches) - windows;
+    const auto others = std::ssize(problem.branches) - windows -
+                        std::ranges::count(problem.branches, ANNULUS_BRANCH_GLOBAL, &BranchSpec::kind);
     if (windows == 0)
         return 0;
     return problem.causal ? 2 * windows + others : 4 * windows + 3 * others;
@@ -58,6 +69,8 @@ const char *refusal(const Problem &problem) {
         return "the engine takes rows at multiples of 16 bytes only";
     if (problem.keys_once && problem.branches.size() > 1 && !shares_a_grid(problem))
         return "the engine counts keys once in one grid only";
+    if (problem.keys_once && problem.branches.size() > 1 && !leaves_others_apart(problem))
+        return "the engine counts keys once beside one global branch of all heads, without padding";
     for (const BranchSpec &branch : problem.branches) {
         if (branch.dilation >= std::int64_t{1} << 30)
             return "the engine takes dilations below 2^30 only";

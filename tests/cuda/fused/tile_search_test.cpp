@@ -41,6 +41,7 @@ template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search
     std::map<Row, std::vector<std::int64_t>> met;
     std::map<Row, double> padding;
     bool finishes_rows = false; // a row block has partial results for all of its rows or for none
+    bool checks_band = false;   // no block outside the band of a window is visited
 
     // Adds the pairs that a grid visits. Returns the rows of its row blocks.
     std::set<Row> visit(const TileGrid &pass) {
@@ -113,7 +114,7 @@ template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search
                 for (int r = 0; r < tile.ranges; ++r)
                     visit(pass, tile.range[r], u, std::get<2>(row), met[row]);
             }
-        if (pass.branch_count == 1 && pass.has_windows)
+        if (checks_band && pass.branch_count == 1 && pass.has_windows)
             for (int r = 0; r < tile.ranges; ++r)
                 expect_in_band(tile, tile.range[r]);
     }
@@ -185,6 +186,8 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
                 for (const BranchSpec &branch : make(1000 * i + seed).branches)
                     if (problem_.branches.size() < most_branches)
                         problem_.branches.push_back(branch);
+        if (problem_.keys_once)
+            keep_one_global_branch();
         const annulus_query_rule rule = has_windows()
                                             ? std::array{ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE}[seed % 2]
                                             : problem_.branches.front().query;
@@ -192,7 +195,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
         for (BranchSpec &branch : problem_.branches) {
             branch.order = ANNULUS_ORDER_LINEAR;
             branch.width = 0;
-            if (!problem_.keys_once)
+            if (!problem_.keys_once || branch.kind == ANNULUS_BRANCH_GLOBAL)
                 continue;
             branch.query = rule;
             branch.dilation = std::array{std::int64_t{1}, base, base * base, 4 * base * base}[branch.dilation % 4];
@@ -201,7 +204,25 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
         }
     }
 
-    bool has_windows() const { return std::get<2>(GetParam()) == random_window_problem; }
+    bool has_windows() const { return std::get<2>(GetParam()) != random_problem; }
+
+    bool has_global_positions() const {
+        return std::ranges::count(problem_.branches, ANNULUS_BRANCH_GLOBAL, &BranchSpec::kind) > 0;
+    }
+
+    // If keys count once, global positions must be one branch with all heads, beside segments without padding.
+    void keep_one_global_branch() {
+        const auto is_global = [](const BranchSpec &branch) { return branch.kind == ANNULUS_BRANCH_GLOBAL; };
+        const auto global = std::ranges::find_if(problem_.branches, is_global);
+        if (global == problem_.branches.end())
+            return;
+        BranchSpec kept = *global;
+        kept.first_head = kept.head_count = 0;
+        std::erase_if(problem_.branches, is_global);
+        problem_.branches.push_back(kept);
+        problem_.zero_keys = false;
+        problem_.head_shard = {};
+    }
 
     // Returns for each query the keys of the definition, or for each key the queries that attend to it.
     std::map<Row, std::vector<std::int64_t>> wanted(bool rows_are_keys) const {
@@ -256,6 +277,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
         const std::vector<PlannedGrid> passes = make_grids(plan, what, shape);
         ASSERT_EQ(grids_refusal(plan, passes), nullptr);
         Search<rows_are_keys, range_block_rows, row_blocks> search;
+        search.checks_band = std::get<2>(GetParam()) == random_window_problem;
         for (const PlannedGrid &planned : passes) {
             std::set<Row> rows;
             if (planned.tiles.sequence.row_count > 0)
@@ -407,6 +429,8 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
 };
 
 TEST_P(Tiles, OfSeveralSequencesVisitEachPairOnce) {
+    if (has_global_positions())
+        GTEST_SKIP() << "sequences with global positions are computed one by one";
     problem_.window.reset();
     check_sequences<false, 128, 3>(GridResult::outputs);
     check_sequences<false, 64, 3>(GridResult::query_gradients);
@@ -444,6 +468,9 @@ INSTANTIATE_TEST_SUITE_P(KeysOnce, Tiles,
 INSTANTIATE_TEST_SUITE_P(Windows, Tiles,
                          testing::Combine(testing::Range(0, 100), testing::Bool(),
                                           testing::Values(random_window_problem)));
+INSTANTIATE_TEST_SUITE_P(Global, Tiles,
+                         testing::Combine(testing::Range(0, 100), testing::Bool(),
+                                          testing::Values(random_sliding_problem)));
 
 } // namespace
 } // namespace annulus::test

@@ -131,8 +131,8 @@ pub const ANNULUS_QUERY_RESIDUE: annulus_query_rule = 1;
 /// the key's residue is phi, any query
 pub const ANNULUS_QUERY_EVERY: annulus_query_rule = 2;
 
-/// What the keys of a branch are. The engines `reference` and `cpu` compute all kinds. The engines `gemm`, `fused` and
-/// `mma` compute segments only, and refuse other kinds. A context with a communicator (comm.h) refuses global positions.
+/// What the keys of a branch are. A context with a communicator (comm.h) of several ranks refuses global positions, and
+/// on GPUs windows.
 pub type annulus_branch_kind = i32;
 /// those of the query's segment (default)
 pub const ANNULUS_BRANCH_SEGMENTS: annulus_branch_kind = 0;

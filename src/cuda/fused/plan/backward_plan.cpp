@@ -179,7 +179,8 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
         is_split = plan.problem().gradients.are_plain() && try_splitting(plan, shapes, multiprocessors, limit, result);
     else if (scope == KeyScope::own_keys)
         is_split = split_own_keys(plan, shapes, multiprocessors, result);
-    if (!is_split && shapes.storing != StoringKernels::none && !plan.problem().gradients.only_v)
+    if (!is_split && shapes.storing != StoringKernels::none && !plan.problem().gradients.only_v &&
+        !plan.has_global_positions())
         try_storing_ds(plan, scope, shapes, multiprocessors, limit, result);
     return result;
 }

@@ -96,7 +96,8 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
 std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedGrid> &grids, const Plan &plan,
                                                       GridResult what, const KernelShape &shape, int multiprocessors) {
     for (const PlannedGrid &planned : grids)
-        if (planned.curve || planned.tiles.has_residue_classes || planned.tiles.sequence.row_count == 0)
+        if (planned.curve || planned.is_confined || planned.tiles.has_residue_classes ||
+            planned.tiles.sequence.row_count == 0)
             return std::nullopt;
     std::vector<GridBranch> branches = branches_of(grids);
     if (branches.size() > 2 * max_branches) // the branches of one grid and of PartialRows
@@ -218,7 +219,7 @@ std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> 
     PartialRows left = rows_with_more_ranges(last, what), added{};
     std::vector<PlannedGrid> result(grids.begin() + 1, grids.end());
     for (const PlannedGrid &other : result)
-        if (other.curve || other.tiles.has_residue_classes ||
+        if (other.curve || other.is_confined || other.tiles.has_residue_classes ||
             other.tiles.sequence.row_count != last.sequence.row_count ||
             !add(rows_with_more_ranges(other.tiles, what), left) || !add(rows_of(other.tiles), added))
             return std::nullopt;

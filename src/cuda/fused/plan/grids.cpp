@@ -119,6 +119,11 @@ std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
     return grid;
 }
 
+// Returns the pattern's branch of a branch's plan.
+const Branch &branch_of(const Plan &plan, const BranchPlan &branch) {
+    return plan.pattern().branches[static_cast<std::size_t>(branch.index())];
+}
+
 // True if the order of the branch differs from the linear order.
 bool is_curved(const Branch &branch, const BranchPlan &plan) {
     const auto is_linear = [&](std::int64_t segment) { return plan.segment(segment).curve.is_linear(); };
@@ -191,6 +196,57 @@ void number_tiles(const PlannedGrid &planned, TileGrid &grid) {
     grid.tiles = count_tiles(grid.sequence.tiles(), {grid.heads.value, grid.batches});
 }
 
+// Queries and keys of which each query may meet each key.
+struct Area {
+    Window queries, keys;
+};
+
+// True if the other branches can leave out the pairs of the global branches: there is one, it has all heads, and no
+// segment is padded, since each area of a segment would add its padding keys.
+bool has_global_area(const Plan &plan) {
+    const std::vector<Branch> &branches = plan.pattern().branches;
+    const auto global = std::ranges::find(branches, ANNULUS_BRANCH_GLOBAL, &Branch::kind);
+    if (global == branches.end() || std::ranges::count(branches, ANNULUS_BRANCH_GLOBAL, &Branch::kind) > 1 ||
+        std::ranges::any_of(plan.branches(), &BranchPlan::has_zero_keys))
+        return false;
+    const BranchPlan &first = *std::ranges::find(plan.branches(), ANNULUS_BRANCH_GLOBAL, &BranchPlan::kind);
+    return first.serves(0) && first.serves(plan.problem().heads - 1);
+}
+
+// Returns the areas of the branches that are not global. They are the whole sequence, or if keys count once what the
+// global branch leaves.
+std::vector<Area> areas_of_others(const Plan &plan) {
+    const Window whole{0, plan.problem().sequence_length};
+    if (!plan.shares_keys() || !has_global_area(plan))
+        return {{whole, whole}};
+    const BranchPlan &global = *std::ranges::find(plan.branches(), ANNULUS_BRANCH_GLOBAL, &BranchPlan::kind);
+    const Window &positions = global.key_range();
+    const std::array around{Window{0, positions.start}, Window{positions.end(), whole.length - positions.end()}};
+    const bool has_queries = branch_of(plan, global).has_global_queries;
+    std::vector<Area> areas;
+    for (const Window &keys : around) {
+        if (!has_queries)
+            areas.push_back({whole, keys});
+        for (const Window &queries : around)
+            if (has_queries)
+                areas.push_back({queries, keys});
+    }
+    return areas;
+}
+
+// Leaves out rows and range rows outside an area. Returns false if nothing is left.
+bool confine(PlannedGrid &planned, const Area &area, GridResult what) {
+    SequenceGrid &sequence = planned.tiles.sequence;
+    const bool rows_are_keys = what == GridResult::key_gradients;
+    const Window all_rows{sequence.row_start, sequence.row_count},
+        all_ranges{sequence.range_start, sequence.range_count};
+    const Window rows = intersect(all_rows, rows_are_keys ? area.keys : area.queries);
+    const Window ranges = intersect(all_ranges, rows_are_keys ? area.queries : area.keys);
+    planned.is_confined = rows != all_rows || ranges != all_ranges;
+    set_windows(rows, ranges, sequence.sequence_length, sequence);
+    return !planned.is_confined || (rows.length > 0 && ranges.length > 0);
+}
+
 // Sets everything but the branches.
 void finish(PlannedGrid &planned, const Plan &plan, GridResult what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
@@ -207,7 +263,8 @@ void finish(PlannedGrid &planned, const Plan &plan, GridResult what, const Kerne
     const bool rows_are_positions = what != GridResult::key_gradients || problem.key_stride == 1;
     const bool has_all_rows =
         grid.sequence.row_count == (what == GridResult::key_gradients ? problem.keys : problem.queries).length;
-    planned.is_complete = has_all_rows && rows_are_positions && is_complete(grid, problem.heads);
+    planned.is_complete =
+        has_all_rows && rows_are_positions && !planned.is_confined && is_complete(grid, problem.heads);
 }
 
 } // namespace
@@ -216,13 +273,17 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridResult what, const Ker
     const Problem &problem = plan.problem();
     const TileGrid empty = grid_without_branches(plan, what);
     std::vector<GridBranch> linear;
-    std::vector<PlannedGrid> grids, curved;
+    std::vector<PlannedGrid> over_linear, grids, curved, global;
     std::int64_t orders = 0;
-    for (std::size_t i = 0; i < plan.branches().size(); ++i) {
-        const BranchPlan &branch = plan.branches()[i];
+    for (const BranchPlan &branch : plan.branches()) {
         if (!empty.zero_keys && !has_pairs(branch, problem))
             continue;
-        if (!is_curved(plan.pattern().branches[i], branch)) {
+        if (branch.kind() == ANNULUS_BRANCH_GLOBAL) {
+            PlannedGrid part{*with_branch(empty, make_branch(branch, what)), false};
+            part.tiles.zero_keys = false;
+            if (confine(part, {branch.query_range(), branch.key_range()}, what))
+                global.push_back(std::move(part));
+        } else if (!is_curved(branch_of(plan, branch), branch)) {
             linear.push_back(make_branch(branch, what));
         } else if (has_pairs(branch, problem)) {
             curved.push_back({*with_branch(empty, make_branch(branch, what)), false, &branch, orders});
@@ -233,18 +294,30 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridResult what, const Ker
     }
     std::ranges::stable_sort(linear, comes_before);
     for (const GridBranch &branch : linear) {
-        const bool is_taken = std::any_of(grids.begin(), grids.end(), [&](PlannedGrid &planned) {
+        const bool is_taken = std::any_of(over_linear.begin(), over_linear.end(), [&](PlannedGrid &planned) {
             const std::optional<TileGrid> more = with_branch(planned.tiles, branch);
             if (more)
                 planned.tiles = *more;
             return more.has_value();
         });
         if (!is_taken)
-            grids.push_back({*with_branch(empty, branch), false});
+            over_linear.push_back({*with_branch(empty, branch), false});
     }
-    for (PlannedGrid &planned : grids)
-        leave_rows_out(planned.tiles);
+    int areas = 0;
+    for (const Area &area : areas_of_others(plan)) {
+        for (PlannedGrid planned : over_linear)
+            if (confine(planned, area, what)) {
+                planned.area = areas;
+                leave_rows_out(planned.tiles);
+                grids.push_back(std::move(planned));
+            }
+        ++areas;
+    }
     grids.insert(grids.end(), curved.begin(), curved.end());
+    for (PlannedGrid &planned : global) {
+        planned.area = has_global_area(plan) && curved.empty() ? areas++ : 0;
+        grids.push_back(std::move(planned));
+    }
 
     for (PlannedGrid &planned : grids)
         finish(planned, plan, what, shape);
@@ -325,9 +398,8 @@ std::int64_t curve_order_length(const BranchPlan &branch) {
 
 const char *curve_refusal(const Plan &plan) {
     const Problem &problem = plan.problem();
-    for (std::size_t i = 0; i < plan.branches().size(); ++i) {
-        const BranchPlan &branch = plan.branches()[i];
-        if (!is_curved(plan.pattern().branches[i], branch) || !has_pairs(branch, problem))
+    for (const BranchPlan &branch : plan.branches()) {
+        if (!is_curved(branch_of(plan, branch), branch) || !has_pairs(branch, problem))
             continue;
         if (cuts_segment(branch, problem.queries) || cuts_segment(branch, problem.keys))
             return "a window or shard cuts a segment in Hilbert order";
@@ -337,17 +409,34 @@ const char *curve_refusal(const Plan &plan) {
     return nullptr;
 }
 
+namespace {
+
+// True if no two grids share an area.
+bool are_apart(const std::vector<PlannedGrid> &grids) {
+    for (std::size_t i = 1; i < grids.size(); ++i)
+        for (std::size_t j = 0; j < i; ++j)
+            if (grids[i].area == grids[j].area)
+                return false;
+    return true;
+}
+
+bool are_too_many(const std::vector<PlannedGrid> &grids) {
+    return std::ranges::any_of(grids, [](const PlannedGrid &planned) { return planned.tiles.tiles >= too_many_tiles; });
+}
+
+} // namespace
+
 const char *grids_refusal(const Plan &plan, const std::vector<PlannedGrid> &grids) {
-    if (plan.shares_keys() && grids.size() > 1 && plan.has_windows())
+    if (!plan.shares_keys() || are_apart(grids))
+        return are_too_many(grids) ? "there are too many small segments" : nullptr;
+    if (plan.has_global_positions())
+        return "beside global positions it counts keys once if these are one branch with all heads, and the other "
+               "branches are linear, not padded, and in one grid";
+    if (plan.has_windows())
         return "beside windows it counts keys once if dilations divide one another, query rules are alike, and there "
                "are up to four windows, or with causality eight, or fewer beside segments";
-    if (plan.shares_keys() && grids.size() > 1)
-        return "it counts keys once for up to 8 branches in linear order whose dilations divide one another and whose "
-               "query rules are alike";
-    if (std::any_of(grids.begin(), grids.end(),
-                    [](const PlannedGrid &planned) { return planned.tiles.tiles >= too_many_tiles; }))
-        return "there are too many small segments";
-    return nullptr;
+    return "it counts keys once for up to 8 branches in linear order whose dilations divide one another and whose "
+           "query rules are alike";
 }
 
 } // namespace annulus

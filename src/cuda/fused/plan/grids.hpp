@@ -28,6 +28,9 @@ struct PlannedGrid {
     bool is_packed = false; // its range rows are first copied into that permutation
     int classes = 1;        // greatest number of classes of row blocks in a cell
     int row_blocks = 1;     // row blocks of a tile
+    // True if the grid leaves out rows or range rows of the call, which are outside an area of queries and keys.
+    bool is_confined = false;
+    int area = 0; // grids of different areas have no pair in common
     // Only for a grid over several sequences: the sequences, the longest first, and their sequence grids.
     std::vector<PlacedSequence> sequences{};
     std::vector<SequenceGrid> sequence_grids{};
@@ -44,8 +47,11 @@ inline bool comes_before(const GridBranch &a, const GridBranch &b) {
 
 // Returns the grids of a plan, whose positions and dilations must be below position_limit. The dilations of a grid's
 // branches divide one another, and a grid does not mix the query rules `dilated` and `residue`. Branches along a curve
-// come last, with a grid each. Branches without pairs are left out. If the keys belong to another rank, most branches
-// have no pairs. The result points into the plan.
+// come last, with a grid each, then the parts of global branches, with a grid each. Branches without pairs are left
+// out. If the keys belong to another rank, most branches have no pairs. The result points into the plan.
+//
+// If keys count once beside global positions, the global branch takes its pairs, and the other branches are confined to
+// the areas that it leaves: queries before and after the global positions against keys before and after them.
 std::vector<PlannedGrid> make_grids(const Plan &plan, GridResult what, const KernelShape &shape);
 
 // Whether a grid has all rows of the window, or leaves out rows at its ends whose segments have no ranges.
@@ -82,8 +88,8 @@ std::int64_t curve_order_length(const BranchPlan &branch);
 // Returns why the grids cannot do a plan along a curve, or null if they can.
 const char *curve_refusal(const Plan &plan);
 
-// Returns why the grids of a plan cannot do it, or null if they can. Keys that count once need all branches in one
-// grid, and there may be too many tiles for 32-bit numbers.
+// Returns why the grids of a plan cannot do it, or null if they can. Keys that count once need one grid in each area,
+// and there may be too many tiles for 32-bit numbers.
 const char *grids_refusal(const Plan &plan, const std::vector<PlannedGrid> &grids);
 
 } // namespace annulus
