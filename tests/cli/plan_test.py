@@ -412,7 +412,6 @@ class GpuTest(ProgramTest):
                 ([*H100, "--hosts", 2], "--hosts 2"), (["--gpu", "H100", "--dtype", "float64"], "--dtype float64"),
                 (["--gpu", "H100", "--engine", "fused"], "--engine fused"),
                 (["--gpu", "A100", "--dtype", "float16", "--engine", "fused"], "--engine fused"),
-                (["--gpu", "H100", "--ranks", 2, "--branch", "window:9,0"], "windows"),
                 (["--gpu", "H100", "--engine", "mma", "--key-rule", "once", *5 * ["--branch", "window:9,9"]], "windows"),
                 (["--gpu", "H100", "--engine", "mma", "--key-rule", "once", *2 * ["--branch", "global:2"]],
                  "global positions"),

@@ -140,11 +140,6 @@ annulus_engine engine_on(const GpuModel &model, const PlannedJob &job, annulus_p
         throw bad_input("--dtype float64: on GPUs it must be float32, bfloat16 or float16");
     const Config config = job.pattern.config(problem.heads);
     const std::vector<annulus_branch> branches = get_branches(config.get());
-    const auto refuse = [&](const char *reason) {
-        throw bad_input(std::string("--gpu ") + model.name + ": " + reason);
-    };
-    if (has_kind(branches, ANNULUS_BRANCH_WINDOW) && shards.view().count > 1)
-        refuse("over several ranks GPUs do not compute windows");
     const auto refusal = [&](annulus_engine engine) -> const char * {
         if (engine == ANNULUS_ENGINE_GEMM)
             return nullptr;

@@ -54,8 +54,6 @@ Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device 
         return {nullptr, reason};
     if (const char *reason = refusal(plan))
         return {nullptr, reason};
-    if (scope != KeyScope::all_keys && plan.has_windows())
-        return {nullptr, "a branch is a window; over several ranks only the engines reference and cpu compute windows"};
     const Architecture architecture(device, limits.allow_tf32);
     return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plan, scope, device, architecture, limits)
                                         : prepare_fused_backward(plan, scope, device, architecture, limits);
