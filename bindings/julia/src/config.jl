@@ -116,8 +116,8 @@ Base.convert(::Type{Branch}, pair::Tuple{Integer,Integer}) = Branch(pair...)
            engine=:auto, allow_tf32=false, workspace_limit=0, exchange=:auto)
 
 What to compute. Each of `branches` is a pair `(segment length, dilation)` or a [`Branch`](@ref). Instead of a list,
-[`longnet`](@ref) and [`head_groups`](@ref) give `branches`. [`gigapath`](@ref) makes a whole config. [`branches`](@ref) and
-[`options`](@ref) read a config back.
+[`longnet`](@ref) and [`head_groups`](@ref) give `branches`. [`gigapath`](@ref), [`sliding`](@ref) and [`longformer`](@ref)
+make whole configs. [`branches`](@ref) and [`options`](@ref) read a config back.
 
 * `causal`: a query attends only to keys at its own position or before.
 * `scale`: the factor on q·k; `nothing` is 1/√D.
@@ -323,6 +323,29 @@ those of [`Config`](@ref).
 """
 function gigapath(; options...)
     return Config(Preset(config -> LibAnnulus.annulus_config_add_preset(config, "gigapath")); options...)
+end
+
+"""
+    sliding(left; right=0, dilation=1, options...)
+
+Makes the config of a sliding window: `left` keys before each query, itself, and `right` keys after it, every `dilation`-th.
+It is causal if `right` is 0, as language models have it: a window of W tokens is `sliding(W - 1)`. `options` are those of
+[`Config`](@ref).
+"""
+function sliding(left; right = 0, dilation = 1, options...)
+    return Config([window(left, right; dilation)]; causal = right == 0, options...)
+end
+
+"""
+    longformer(width; tokens=1, dilation=1, options...)
+
+Makes the config of Longformer: `width` keys on each side of a query, every `dilation`-th, and the first `tokens` positions,
+which attend to every key and which every query attends to. Each key counts once. `options` are those of [`Config`](@ref).
+"""
+function longformer(width; tokens = 1, dilation = 1, options...)
+    branches = [window(width, width; dilation)]
+    tokens == 0 || push!(branches, global_tokens(1:tokens; queries = true))
+    return Config(branches; key_rule = :once, options...)
 end
 
 """

@@ -115,6 +115,13 @@ end
         @test Annulus.options(read) == wanted
     end
     @test Annulus.options(Annulus.gigapath()).padding === :zero_keys
+    @test only(Annulus.branches(Annulus.sliding(511; dilation = 2))) == Annulus.window(511, 0; dilation = 2)
+    @test Annulus.options(Annulus.sliding(511)).causal && !Annulus.options(Annulus.sliding(7; right = 7)).causal
+    longformer = Annulus.longformer(256; tokens = 3)
+    @test all(Annulus.branches(longformer) .== [Annulus.window(256, 256), Annulus.global_tokens(1:3; queries = true)])
+    @test Annulus.options(longformer).key_rule === :once
+    @test length(Annulus.branches(Annulus.longformer(256; tokens = 0))) == 1
+    @test_throws AnnulusError Annulus.longformer(256; tokens = -1)
     @test Annulus.options(Annulus.Config([(16, 1)])).scale === nothing
     @test thrown(() -> Annulus.Config([Annulus.Branch(16, 1; heads = 2:1)])) isa AnnulusError
     @test Annulus.options(Annulus.Config([(16, 1)])).head_shard === nothing

@@ -306,6 +306,24 @@ impl Config {
         Config::builder().set(|handle| unsafe { sys::annulus_config_add_preset(handle, name) })
     }
 
+    /// Begins with a sliding window: `left` keys before each query, itself, and `right` keys after it, every
+    /// `dilation`-th. It is causal if `right` is 0, as language models have it: a window of W tokens is
+    /// `Config::sliding(W - 1, 0, 1)`.
+    pub fn sliding(left: i64, right: i64, dilation: i64) -> ConfigBuilder {
+        Config::builder().push(Branch::window(left, right, dilation)).causal(right == 0)
+    }
+
+    /// Begins with Longformer's pattern: `window` keys on each side of a query, every `dilation`-th, and the first
+    /// `global_tokens` positions (0 for none), which attend to every key and which every query attends to. Each key
+    /// counts once.
+    pub fn longformer(window: i64, global_tokens: i64, dilation: i64) -> ConfigBuilder {
+        let sliding = Config::builder().push(Branch::window(window, window, dilation)).key_rule(KeyRule::Once);
+        if global_tokens == 0 {
+            return sliding;
+        }
+        sliding.push(Branch::global(0, global_tokens, true))
+    }
+
     /// Takes over a config of the C API.
     pub(crate) fn from_handle(handle: *mut sys::annulus_config) -> Config {
         Config { handle }

@@ -509,6 +509,14 @@ fn configs_are_read_back() {
     assert_eq!(config.head_shard(), None);
     let gigapath = Config::gigapath().build().unwrap();
     assert_eq!((gigapath.branch_count(), gigapath.padding()), (5, Padding::ZeroKeys));
+    let sliding = Config::sliding(511, 0, 2).build().unwrap();
+    assert_eq!((sliding.branches().unwrap(), sliding.causal()), (vec![Branch::window(511, 0, 2)], true));
+    assert!(!Config::sliding(7, 7, 1).build().unwrap().causal());
+    let longformer = Config::longformer(256, 3, 1).build().unwrap();
+    assert_eq!(longformer.branches().unwrap(), [Branch::window(256, 256, 1), Branch::global(0, 3, true)]);
+    assert_eq!(longformer.key_rule(), KeyRule::Once);
+    assert_eq!(Config::longformer(256, 0, 1).build().unwrap().branch_count(), 1);
+    assert_eq!(Config::longformer(256, -1, 1).build().unwrap_err().status(), annulus::Status::ARGUMENT);
     let error = Config::builder().push(Branch::new(16, 1).heads(2..2)).build().unwrap_err();
     assert!(error.message().starts_with("heads is 2..2"), "{error}");
 }
