@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -129,6 +130,39 @@ std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedG
     }
     std::ranges::reverse(result);
     return result;
+}
+
+// Returns parts of whole heads that fit into `room` bytes, or none if a head does not fit.
+std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room) {
+    const auto rows = static_cast<std::size_t>(partial_rows_of(all.rows, all.stride));
+    const std::size_t head_bytes = std::max<std::size_t>(rows * all.row_bytes, 1);
+    const auto max_heads = static_cast<std::int64_t>(room / head_bytes);
+    if (max_heads == 0)
+        return std::nullopt;
+    if (max_heads < all.heads)
+        return SplitParts{1, static_cast<int>(divide_up(all.heads, divide_up(all.heads, max_heads))), all.rows,
+                          all.stride};
+    return SplitParts{static_cast<int>(std::min<std::int64_t>(all.batches, max_heads / all.heads)), all.heads, all.rows,
+                      all.stride};
+}
+
+// Returns parts of the rows of a head that fit into `room` bytes. Their size is a multiple of the first of `multiples`
+// that fits. Returns none if no multiple fits.
+std::optional<SplitParts> rows_within(const SplitRows &all, std::size_t room,
+                                      std::initializer_list<std::int64_t> multiples) {
+    const auto max_rows = static_cast<std::int64_t>(room / all.row_bytes);
+    const auto multiple = std::ranges::find_if(multiples, [&](std::int64_t x) { return x <= max_rows; });
+    if (multiple == multiples.end())
+        return std::nullopt;
+    const std::int64_t pieces = divide_up(all.rows, *multiple);
+    const std::int64_t parts = divide_up(pieces, max_rows / *multiple);
+    return SplitParts{1, 1, static_cast<int>(std::min<std::int64_t>(all.rows, divide_up(pieces, parts) * *multiple))};
+}
+
+// Returns the number of parts in `all`.
+std::int64_t count_parts(const SplitParts &parts, const SplitRows &all) {
+    return divide_up(all.batches, std::max(parts.batches, 1)) * divide_up(all.heads, std::max(parts.heads, 1)) *
+           divide_up(all.rows, std::max(parts.rows, 1));
 }
 
 } // namespace

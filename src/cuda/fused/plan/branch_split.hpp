@@ -32,6 +32,13 @@ std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const Plan
 // cannot be such a split.
 std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridResult what);
 
+// The rows of batch entries and heads that have partial results in a split grid.
+struct SplitRows {
+    int batches, heads, rows; // `rows` are of each head
+    int stride;               // among `stride` consecutive rows of a head at most one has a partial result
+    std::size_t row_bytes;    // of the partial results of a row
+};
+
 // Branches split over several launches. Earlier launches write float32 partial sums, the last one adds them. A launch
 // may be cut into parts of the rows, to bound the memory.
 struct BranchSplit {

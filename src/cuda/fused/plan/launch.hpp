@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -65,20 +64,6 @@ struct SplitParts {
     int stride = 1;
     std::int64_t all_rows() const { return std::int64_t{batches} * heads * partial_rows_of(rows, stride); }
 };
-// The rows of batch entries and heads that have partial results in a split grid.
-struct SplitRows {
-    int batches, heads, rows; // `rows` are of each head
-    int stride;               // among `stride` consecutive rows of a head at most one has a partial result
-    std::size_t row_bytes;    // of the partial results of a row
-};
-// Returns parts of whole heads that fit into `room` bytes, or none if a head does not fit.
-std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room);
-// Returns parts of the rows of a head that fit into `room` bytes. Their size is a multiple of the first of `multiples`
-// that fits. Returns none if no multiple fits.
-std::optional<SplitParts> rows_within(const SplitRows &all, std::size_t room,
-                                      std::initializer_list<std::int64_t> multiples);
-// Returns the number of parts in `all`.
-std::int64_t count_parts(const SplitParts &parts, const SplitRows &all);
 
 // Returns the bytes that a limit leaves if `used` bytes are used. Returns tuning::usual_room for no limit (0).
 std::size_t room_within(std::uint64_t limit, std::size_t used);
