@@ -2,6 +2,7 @@
 #include "cuda/fused/plan/backward_steps.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 namespace annulus {
@@ -19,10 +20,7 @@ class StepWriter {
             add({BackwardAction::find_lse_delta});
         if (result_.stored) {
             find_orders(Side::keys);
-            if (shapes_.storing == StoringKernels::one)
-                write_all_storing_ds();
-            else
-                write_stored_ds();
+            write_stored_ds();
             write_end({Side::queries, Side::keys});
             // run_rest() has the last launch, which multiplies dS.
             result_.first_of_rest = result_.steps.size() - (has_other_keys(scope_) ? 1 : 0);
@@ -72,11 +70,14 @@ class StepWriter {
     void launch(Side side, Gradients what, const Launch &launch) {
         add({BackwardAction::find_gradients, side, launch, what});
     }
-    void launch_key_kernels(const Launch &key_launch) {
+    // Adds this launch of each kernel of a side.
+    void launch_kernels(Side side, const Launch &shared) {
+        if (side == Side::queries)
+            return launch(side, Gradients::d_q, shared);
         if (problem_.gradients.only_v)
-            return launch(Side::keys, Gradients::d_v, key_launch);
+            return launch(side, Gradients::d_v, shared);
         for (const Gradients what : gradients_of_keys(problem_.head_dim))
-            launch(Side::keys, what, key_launch);
+            launch(side, what, shared);
     }
 
     bool has_partial(const SideGrids &side) const { return scope_ != KeyScope::all_keys || side.has_own_partial; }
@@ -90,8 +91,7 @@ class StepWriter {
         const SideGrids &side = result_.side_grids(which);
         // The gradients of keys of another rank are set by each part.
         const bool sets = !has_other_keys(scope_) || which == Side::keys;
-        if (!sets || launches_clear ||
-            (!side.grids.empty() && (side.grids.front().is_complete || (side.parts && !result_.stored))))
+        if (!sets || launches_clear || (!side.grids.empty() && side.grids.front().is_complete))
             return sets;
         add({is_all_partial(side) ? BackwardAction::clear_partial : BackwardAction::clear_gradients, which});
         return side.finishes;
@@ -118,65 +118,34 @@ class StepWriter {
             add({BackwardAction::pack_ranges, which, {grid, {}, {}}});
     }
 
-    void write_gradients(Side side) {
-        if (side == Side::queries)
-            write_query_gradients();
-        else
-            write_key_gradients();
-    }
-
     Destination destination(const SideGrids &side, bool sets) const {
         return next_destination(has_partial(side), side.finishes, sets);
     }
 
-    template <class Use> void write_split(Side which, const Use &use) {
-        const SideGrids &side = result_.side_grids(which);
-        for_split(
-            side.grids.size(), *side.parts, problem_.batch, problem_.heads, window_of(problem_, which),
-            [&] {
-                add({BackwardAction::clear_partial, which});
-            },
-            use);
-    }
-
-    void write_query_gradients() {
-        const SideGrids &side = result_.queries;
-        if (side.parts)
-            return write_split(Side::queries, [&](const Launch &part) { launch(Side::queries, Gradients::d_q, part); });
-        if (side.is_split) {
-            for (const Launch &part : own_keys_split_launches)
-                launch(Side::queries, Gradients::d_q, part);
-            return;
-        }
-        const bool clears = launches_clear(Side::queries);
-        bool sets = add_clearing(Side::queries, clears);
-        for (std::size_t i = 0; i < side.grids.size(); ++i) {
-            pack(Side::queries, i);
-            launch(Side::queries, Gradients::d_q, {i, {}, destination(side, sets), 0, {0, clears ? 1 : 0}});
-            sets = false;
-        }
-    }
-
     // Heads of Q that share a head of K add their gradients of it, one launch after the other.
-    void write_key_gradients() {
-        const SideGrids &side = result_.keys;
+    void write_gradients(Side which) {
+        const SideGrids &side = result_.side_grids(which);
         if (side.parts) // each head of K has one head of Q
-            return write_split(Side::keys, [&](const Launch &part) { launch_key_kernels(part); });
+            return for_split(
+                side.grids.size(), *side.parts, problem_.batch, problem_.heads, window_of(problem_, which),
+                [&] {
+                    add({BackwardAction::clear_partial, which});
+                },
+                [&](const Launch &part) { launch_kernels(which, part); });
         if (side.is_split) {
             for (const Launch &part : own_keys_split_launches)
-                launch_key_kernels(part);
+                launch_kernels(which, part);
             return;
         }
-        const bool clears = launches_clear(Side::keys);
-        bool sets = add_clearing(Side::keys, clears);
+        const bool clears = launches_clear(which);
+        bool sets = add_clearing(which, clears);
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
-            pack(Side::keys, i);
-            for (int member = 0; member < group(); ++member) {
-                launch_key_kernels({i,
-                                    GridPart{0, batches(), member, problem_.kv_heads},
-                                    destination(side, sets),
-                                    0,
-                                    {0, clears ? 1 : 0}});
+            pack(which, i);
+            for (int member = 0; member < (which == Side::keys ? group() : 1); ++member) {
+                std::optional<GridPart> part;
+                if (which == Side::keys)
+                    part = GridPart{0, batches(), member, problem_.kv_heads};
+                launch_kernels(which, {i, part, destination(side, sets), 0, {0, clears ? 1 : 0}});
                 sets = false;
             }
         }
@@ -199,57 +168,51 @@ class StepWriter {
         return launches;
     }
 
-    // One kernel stores and multiplies dS. Each launch clears rows of all gradients, so dQ, dK and dV must have the
-    // same rows. Other ranks wait for the gradients of their keys. So the last launch over their keys leaves the rest
-    // of dQ to a further launch.
-    void write_all_storing_ds() {
-        const StoredTurns &turns = result_.stored->layout.turns;
-        const bool clears =
-            launches_clear(Side::queries) && launches_clear(Side::keys) && problem_.queries == problem_.keys;
-        const bool sets_queries = add_clearing(Side::queries, clears), sets_keys = add_clearing(Side::keys, clears);
-        const std::vector<GridPart> launches = storing_launches();
-        const auto count = static_cast<int>(launches.size());
-        for (int i = 0; i < count; ++i) {
-            const GridPart &own = launches[static_cast<std::size_t>(i)];
-            Launch key_launch{0,
-                              own,
-                              destination(result_.keys, sets_keys && own.first_head % group() == 0),
-                              0,
-                              {i, clears ? count : 0}};
-            if (result_.keys.parts) { // of several passes, of which the last one writes the rows
-                key_launch.destination = Destination::set_partial;
-                key_launch.first_partial_row =
-                    (std::int64_t{own.first_batch} * problem_.kv_heads + own.first_head) * problem_.key_rows();
-            }
-            BackwardStep step{BackwardAction::find_gradients,
-                              Side::keys,
-                              key_launch,
-                              Gradients::all_storing_d_s,
-                              destination(result_.queries, sets_queries),
-                              turns.all()};
-            if (has_other_keys(scope_) && i == count - 1) {
-                step.turns = turns.until_keys_end();
-                add(step);
-                step.turns = turns.after_keys();
-            }
-            add(step);
-        }
-    }
-
+    // One kernel, or a pair of kernels, stores and multiplies dS. Each launch of one kernel clears rows of all
+    // gradients, so dQ, dK and dV must have the same rows.
     void write_stored_ds() {
-        const bool queries_clear = launches_clear(Side::queries), keys_clear = launches_clear(Side::keys);
+        const bool is_one_kernel = shapes_.storing == StoringKernels::one;
+        bool queries_clear = launches_clear(Side::queries), keys_clear = launches_clear(Side::keys);
+        if (is_one_kernel)
+            queries_clear = keys_clear = queries_clear && keys_clear && problem_.queries == problem_.keys;
         const bool sets_queries = add_clearing(Side::queries, queries_clear),
                    sets_keys = add_clearing(Side::keys, keys_clear);
+        const Destination query_destination = destination(result_.queries, sets_queries);
         const std::vector<GridPart> launches = storing_launches();
         const auto count = static_cast<int>(launches.size());
         for (int i = 0; i < count; ++i) {
             const GridPart &own = launches[static_cast<std::size_t>(i)];
             const bool is_first_member = own.first_head % group() == 0;
-            launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s,
-                   {0, own, destination(result_.keys, sets_keys && is_first_member), 0, {i, keys_clear ? count : 0}});
+            const Launch key_launch{
+                0, own, destination(result_.keys, sets_keys && is_first_member), 0, {i, keys_clear ? count : 0}};
+            if (is_one_kernel) {
+                launch_all_storing_ds(key_launch, query_destination, i == count - 1);
+                continue;
+            }
+            launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s, key_launch);
             launch(Side::queries, Gradients::d_q_of_stored_d_s,
-                   {0, own, destination(result_.queries, sets_queries), 0, {i, queries_clear ? count : 0}});
+                   {0, own, query_destination, 0, {i, queries_clear ? count : 0}});
         }
+    }
+
+    // Adds a launch of the one kernel that stores and multiplies dS. Other ranks wait for the gradients of their keys.
+    // So the last launch over their keys leaves the rest of dQ to a further launch.
+    void launch_all_storing_ds(Launch key_launch, Destination query_destination, bool is_last) {
+        const StoredTurns &turns = result_.stored->layout.turns;
+        if (result_.keys.parts) { // of several passes, of which the last one writes the rows
+            key_launch.destination = Destination::set_partial;
+            key_launch.first_partial_row =
+                (std::int64_t{key_launch.part->first_batch} * problem_.kv_heads + key_launch.part->first_head) *
+                problem_.key_rows();
+        }
+        BackwardStep step{BackwardAction::find_gradients, Side::keys,        key_launch,
+                          Gradients::all_storing_d_s,     query_destination, turns.all()};
+        if (has_other_keys(scope_) && is_last) {
+            step.turns = turns.until_keys_end();
+            add(step);
+            step.turns = turns.after_keys();
+        }
+        add(step);
     }
 
     // Ends the work on these sides: writes the call's own partial results to the caller's tensors, and recomputes the
