@@ -48,102 +48,106 @@ BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, c
     return result;
 }
 
-// Changes `result` to store dS, if there is room for it.
-void try_storing_ds(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, int multiprocessors,
-                    std::uint64_t limit, BackwardPlan &result) {
-    const std::size_t used = backward_bytes(plan, result);
-    BackwardPlan storing = result;
-    SideGrids &keys = storing.keys;
+// How branches are split, for each side whose branches are.
+using SideSplits = std::map<Side, BranchSplit>;
+
+// Returns the rows of a split side, which have partial results of one tensor (dQ) or of two (dK and dV).
+SplitRows rows_of(const Problem &problem, Side side, const BranchSplit &split) {
+    const std::size_t tensors = side == Side::queries ? 1 : 2;
+    return {static_cast<int>(problem.batch), problem.heads, static_cast<int>(window_of(problem, side).length),
+            problem.key_stride == 1 ? split.partial_stride(problem.heads) : 1,
+            tensors * problem.head_dim * sizeof(float)};
+}
+
+// Plans a whole call with split branches of some sides. `whole` is its plan without splits. Returns none if `whole` is
+// better.
+std::optional<BackwardPlan> plan_in_parts(const Plan &plan, const SideSplits &splits, const BackwardShapes &shapes,
+                                          std::uint64_t limit, const BackwardPlan &whole) {
+    BackwardPlan without_partial = whole;
+    for (const auto &[which, split] : splits)
+        without_partial.side_grids(which).has_own_partial = false;
+    const auto plan_parts = [&](const std::optional<std::size_t> &room) -> std::optional<Candidate<BackwardPlan>> {
+        Candidate<BackwardPlan> result{whole, 0, 0};
+        for (const auto &[which, split] : splits) {
+            SideGrids &side = result.plan.side_grids(which);
+            const SplitRows rows = rows_of(plan.problem(), which, split);
+            side.parts = split.parts(rows, room);
+            if (!side.parts && !split.has_alternative())
+                return std::nullopt;
+            if (!side.parts) // one grid is better for this side
+                continue;
+            side.grids = split.grids;
+            side.has_own_partial = false;
+            result.partial_bytes =
+                std::max(result.partial_bytes, static_cast<std::size_t>(side.parts->all_rows()) * rows.row_bytes);
+        }
+        if (!result.plan.queries.parts && !result.plan.keys.parts)
+            return std::nullopt;
+        write_steps(plan, KeyScope::all_keys, shapes, result.plan);
+        result.bytes = backward_bytes(plan, result.plan);
+        return result;
+    };
+    return plan_within<BackwardPlan>(limit, backward_bytes(plan, without_partial), plan_parts);
+}
+
+// Plans a whole call, or the part with its own keys, with split branches of one or both sides. `whole` is its plan
+// without splits. Returns none if no side can be split, or if `whole` is better.
+std::optional<BackwardPlan> plan_split(const Plan &plan, KeyScope scope, const BackwardShapes &shapes,
+                                       int multiprocessors, std::uint64_t limit, const BackwardPlan &whole) {
+    const bool is_whole = scope == KeyScope::all_keys;
+    if (has_other_keys(scope) || (is_whole && !plan.problem().gradients.are_plain()))
+        return std::nullopt;
+    SideSplits splits;
+    for (const Side which : {Side::queries, Side::keys})
+        if (may_write_rows(plan.problem(), which))
+            if (std::optional<BranchSplit> split =
+                    split_branches(whole.side_grids(which).grids, plan, grids_of(which), shape_of(shapes, which),
+                                   multiprocessors, max_grids(scope)))
+                splits.emplace(which, *std::move(split));
+    if (splits.empty())
+        return std::nullopt;
+    if (is_whole)
+        return plan_in_parts(plan, splits, shapes, limit, whole);
+    BackwardPlan result = whole;
+    for (auto &[which, split] : splits) {
+        SideGrids &side = result.side_grids(which);
+        side.is_split = side.finishes = true;
+        side.grids = std::move(split.grids);
+    }
+    write_steps(plan, scope, shapes, result);
+    return result;
+}
+
+// Plans a call that stores dS. `whole` is its plan without stored dS. Returns none if dS cannot be stored, if it
+// does not fit, or if `whole` is faster.
+std::optional<BackwardPlan> plan_storing_ds(const Plan &plan, KeyScope scope, const BackwardShapes &shapes,
+                                            int multiprocessors, std::uint64_t limit, const BackwardPlan &whole) {
+    if (shapes.storing == StoringKernels::none || plan.problem().gradients.only_v || plan.has_global_positions())
+        return std::nullopt;
+    const std::size_t room = limit == 0 && shapes.storing == StoringKernels::one
+                                 ? tuning::usual_room_for_ds
+                                 : room_within(limit, backward_bytes(plan, whole));
+    BackwardPlan result = whole;
+    SideGrids &keys = result.keys;
     const bool sums_keys = scope != KeyScope::all_keys || keys.has_own_partial;
-    storing.stored = plan_stored_ds(
-        plan.problem(), scope, result.queries.grids, keys.grids, sums_keys, shapes, multiprocessors,
-        limit == 0 && shapes.storing == StoringKernels::one ? tuning::usual_room_for_ds : room_within(limit, used));
-    if (!storing.stored)
-        return;
-    if (storing.stored->layout.turns.passes > 1) {
+    result.stored = plan_stored_ds(plan.problem(), scope, result.queries.grids, keys.grids, sums_keys, shapes,
+                                   multiprocessors, room);
+    if (!result.stored)
+        return std::nullopt;
+    const bool clears_beside =
+        std::ranges::any_of(whole.steps, [](const BackwardStep &step) { return step.launch.clears.parts > 0; });
+    if (clears_beside && zeros_outweigh_ds(plan.problem(), keys.grids.front().tiles, *result.stored))
+        return std::nullopt;
+    if (result.stored->layout.turns.passes > 1) {
         keys.finishes = false;
         if (!sums_keys)
             keys.parts =
-                SplitParts{storing.stored->batches, storing.stored->heads, static_cast<int>(plan.problem().key_rows())};
+                SplitParts{result.stored->batches, result.stored->heads, static_cast<int>(plan.problem().key_rows())};
     }
-    const bool clears_beside =
-        std::ranges::any_of(result.steps, [](const BackwardStep &step) { return step.launch.clears.parts > 0; });
-    if (clears_beside && zeros_outweigh_ds(plan.problem(), result.keys.grids.front().tiles, *storing.stored))
-        return;
-    write_steps(plan, scope, shapes, storing);
-    if (limit == 0 || backward_bytes(plan, storing) <= limit) // the counters may need too much memory
-        result = std::move(storing);
-}
-
-// Splits the branches of one or both sides, for the part of a call with its own keys. Returns false if neither side is
-// split.
-bool split_own_keys(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, BackwardPlan &result) {
-    for (const Side which : {Side::queries, Side::keys}) {
-        SideGrids &side = result.side_grids(which);
-        if (!may_write_rows(plan.problem(), which))
-            continue;
-        std::optional<BranchSplit> split = split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which),
-                                                          multiprocessors, max_grids(KeyScope::own_keys));
-        if (!split)
-            continue;
-        side.is_split = side.finishes = true;
-        side.grids = std::move(split->grids);
-    }
-    if (!result.queries.is_split && !result.keys.is_split)
-        return false;
-    write_steps(plan, KeyScope::own_keys, shapes, result);
-    return true;
-}
-
-// Splits the branches of one or both sides of a whole call. Does so if there is room for partial results, or if one
-// grid cannot take the branches. Returns false if neither side is split.
-bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, std::uint64_t limit,
-                   BackwardPlan &result) {
-    const Problem &problem = plan.problem();
-    BackwardPlan without_partial = result;
-    std::map<Side, BranchSplit> splits;
-    for (const Side which : {Side::queries, Side::keys})
-        if (may_write_rows(problem, which))
-            if (std::optional<BranchSplit> split = split_branches(result.side_grids(which).grids, plan, grids_of(which),
-                                                                  shape_of(shapes, which), multiprocessors)) {
-                splits.emplace(which, *std::move(split));
-                without_partial.side_grids(which).has_own_partial = false;
-            }
-    std::size_t room = room_within(limit, backward_bytes(plan, without_partial));
-    for (bool takes_least = false;;) {
-        BackwardPlan splitting = result;
-        bool has_room = true;
-        std::size_t sums = 0; // of partial results
-        for (const auto &[which, split] : splits) {
-            SideGrids &side = splitting.side_grids(which);
-            const std::size_t tensors = which == Side::queries ? 1 : 2;
-            const SplitRows rows{static_cast<int>(problem.batch), problem.heads,
-                                 static_cast<int>(window_of(problem, which).length),
-                                 problem.key_stride == 1 ? split.partial_stride(problem.heads) : 1,
-                                 tensors * problem.head_dim * sizeof(float)};
-            side.parts = takes_least ? split.least_parts(rows) : split.parts_within(rows, room);
-            if (!side.parts) {
-                has_room &= split.has_alternative();
-                continue;
-            }
-            side.grids = split.grids;
-            side.has_own_partial = false;
-            sums = std::max(sums, static_cast<std::size_t>(side.parts->all_rows()) * rows.row_bytes);
-        }
-        if (!has_room) {
-            takes_least = true;
-            continue;
-        }
-        if (!splitting.queries.parts && !splitting.keys.parts)
-            return false;
-        write_steps(plan, KeyScope::all_keys, shapes, splitting);
-        const std::size_t bytes = backward_bytes(plan, splitting);
-        if (limit == 0 || bytes <= limit || takes_least) {
-            result = std::move(splitting);
-            return true;
-        }
-        room = sums - std::min(sums, bytes - limit); // the counters of this number of launches exceed the limit
-    }
+    write_steps(plan, scope, shapes, result);
+    if (!is_within_limit(limit, backward_bytes(plan, result))) // the counters may need too much memory
+        return std::nullopt;
+    return result;
 }
 
 } // namespace
@@ -163,26 +167,18 @@ BackwardGrids make_backward_grids(const SequencePlans &plans, const BackwardShap
 BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes,
                            int multiprocessors, std::uint64_t limit) {
     if (has_other_keys(scope)) {
-        const auto split = [&](Side which, std::vector<PlannedGrid> &side_grids) {
-            split_ranges_elsewhere(side_grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
-        };
-        split(Side::queries, grids.queries);
-        split(Side::keys, grids.keys);
+        split_ranges_elsewhere(grids.queries, plan, GridResult::query_gradients, shapes.queries, multiprocessors);
+        split_ranges_elsewhere(grids.keys, plan, GridResult::key_gradients, shapes.keys, multiprocessors);
     }
     if (plan.problem().gradients.only_v)
         grids.queries.clear();
-    BackwardPlan result = plan_grids(plan, scope, std::move(grids), shapes);
-    if (are_over_sequences(result.keys.grids))
-        return result;
-    bool is_split = false;
-    if (scope == KeyScope::all_keys)
-        is_split = plan.problem().gradients.are_plain() && try_splitting(plan, shapes, multiprocessors, limit, result);
-    else if (scope == KeyScope::own_keys)
-        is_split = split_own_keys(plan, shapes, multiprocessors, result);
-    if (!is_split && shapes.storing != StoringKernels::none && !plan.problem().gradients.only_v &&
-        !plan.has_global_positions())
-        try_storing_ds(plan, scope, shapes, multiprocessors, limit, result);
-    return result;
+    BackwardPlan whole = plan_grids(plan, scope, std::move(grids), shapes);
+    if (are_over_sequences(whole.keys.grids))
+        return whole;
+    std::optional<BackwardPlan> better = plan_split(plan, scope, shapes, multiprocessors, limit, whole);
+    if (!better)
+        better = plan_storing_ds(plan, scope, shapes, multiprocessors, limit, whole);
+    return better ? *std::move(better) : whole;
 }
 
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward) {

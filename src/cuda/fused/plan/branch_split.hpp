@@ -11,12 +11,14 @@
 #include "cuda/fused/plan/grids.hpp"
 #include "cuda/fused/plan/launch.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace annulus {
@@ -52,15 +54,17 @@ struct BranchSplit {
     // Returns a stride: among `stride` consecutive rows of any head at most one has a partial result.
     int partial_stride(int heads) const;
 
-    // Returns the parts, if there is room for them. Returns none if one grid could take the branches and is not slower.
-    std::optional<SplitParts> parts_within(const SplitRows &all, std::size_t room) const;
-
-    // Returns the parts for which partial results and the counters of the launches need the least memory. Returns none
-    // if one grid can take the branches.
-    std::optional<SplitParts> least_parts(const SplitRows &all) const;
+    // Returns the largest parts whose partial results fit into `room` bytes. Returns none if no parts fit, or if one
+    // grid can take the branches and is not slower. Without `room`, returns the parts for which partial results and the
+    // counters of the launches need the least memory, or none if one grid can take the branches.
+    std::optional<SplitParts> parts(const SplitRows &all, const std::optional<std::size_t> &room) const {
+        return room ? parts_within(all, *room) : least_parts(all);
+    }
     bool has_alternative() const { return !std::isinf(max_rows); } // one grid can take the branches
 
   private:
+    std::optional<SplitParts> parts_within(const SplitRows &all, std::size_t room) const;
+    std::optional<SplitParts> least_parts(const SplitRows &all) const;
     // True if the split takes less time than one grid, with a launch of each grid for each part.
     bool is_worth(std::int64_t parts) const;
 };
@@ -77,5 +81,26 @@ std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids,
 // Replaces the grid by two, with the one over the least dilated branches first.
 void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, GridResult what,
                             const KernelShape &shape, int multiprocessors);
+
+// A plan of a whole call with split branches.
+template <class CallPlan> struct Candidate {
+    CallPlan plan;
+    std::size_t bytes;         // of the workspace
+    std::size_t partial_bytes; // of the partial results of one part, which are in the workspace
+};
+
+// Returns the plan with the largest parts within a workspace limit (0: none). If no such plan exists, returns the plan
+// that needs the least memory, although it exceeds the limit. make(room) returns a candidate whose parts are
+// BranchSplit::parts(…, room), or none if there are no such parts. `used`: bytes of the workspace without partial
+// results.
+template <class CallPlan, class Make>
+std::optional<CallPlan> plan_within(std::uint64_t limit, std::size_t used, const Make &make) {
+    std::optional<Candidate<CallPlan>> best = make(std::optional(room_within(limit, used)));
+    while (best && !is_within_limit(limit, best->bytes)) // more launches have more counters
+        best = make(std::optional(best->partial_bytes - std::min(best->partial_bytes, best->bytes - limit)));
+    if (!best)
+        best = make(std::nullopt);
+    return best ? std::optional(std::move(best->plan)) : std::nullopt;
+}
 
 } // namespace annulus

@@ -70,69 +70,62 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
     return result;
 }
 
-// Plans the part of a call with its own keys if the branches are split. The launches use the partial results of the
-// call.
-ForwardPlan plan_split_own_keys(const Plan &plan, std::vector<PlannedGrid> grids) {
-    ForwardPlan result;
-    result.grids = std::move(grids);
-    for (const Launch &launch : own_keys_split_launches)
-        result.steps.push_back({ForwardAction::attend, launch});
-    add_recomputing(result.steps, plan, ForwardAction::recompute_outputs);
-    add_recomputing(result.steps, plan, ForwardAction::recompute_partial_outputs);
-    let_launches_begin_early(result.steps);
-    return result;
-}
-
-ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const SplitParts &parts) {
+// Plans a call with split branches. A whole call makes its partial results in `parts`. The part of a call with its own
+// keys has no `parts`: its launches use the partial results of the call.
+ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const std::optional<SplitParts> &parts) {
     const Problem &problem = plan.problem();
     ForwardPlan result;
     result.grids = std::move(grids);
     result.parts = parts;
-    for_split(
-        result.grids.size(), parts, problem.batch, problem.heads, problem.queries,
-        [&] { result.steps.push_back({ForwardAction::clear_partial}); },
-        [&](const Launch &launch) {
-            result.steps.push_back({ForwardAction::attend, launch});
-        });
+    const auto attend = [&](const Launch &launch) { result.steps.push_back({ForwardAction::attend, launch}); };
+    if (parts)
+        for_split(
+            result.grids.size(), *parts, problem.batch, problem.heads, problem.queries,
+            [&] { result.steps.push_back({ForwardAction::clear_partial}); }, attend);
+    else
+        std::ranges::for_each(own_keys_split_launches, attend);
     add_recomputing(result.steps, plan, ForwardAction::recompute_outputs);
+    if (!parts)
+        add_recomputing(result.steps, plan, ForwardAction::recompute_partial_outputs);
     let_launches_begin_early(result.steps);
     return result;
+}
+
+// Plans a whole call with split branches. `whole` is its plan without a split. Returns none if `whole` is better.
+std::optional<ForwardPlan> plan_in_parts(const Plan &plan, const BranchSplit &split, std::uint64_t limit,
+                                         ForwardPlan whole) {
+    const Problem &problem = plan.problem();
+    const SplitRows rows{static_cast<int>(problem.batch), problem.heads, static_cast<int>(problem.queries.length),
+                         split.partial_stride(problem.heads),
+                         sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float)};
+    whole.has_own_partial = false;
+    const auto plan_parts = [&](const std::optional<std::size_t> &room) -> std::optional<Candidate<ForwardPlan>> {
+        const std::optional<SplitParts> parts = split.parts(rows, room);
+        if (!parts)
+            return std::nullopt;
+        ForwardPlan result = plan_split(plan, split.grids, parts);
+        const std::size_t bytes = forward_bytes(plan, result);
+        return {{std::move(result), bytes, static_cast<std::size_t>(parts->all_rows()) * rows.row_bytes}};
+    };
+    return plan_within<ForwardPlan>(limit, forward_bytes(plan, whole), plan_parts);
 }
 
 } // namespace
 
 ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGrid> grids, const KernelShape &shape,
                          int multiprocessors, std::uint64_t limit) {
-    const Problem &problem = plan.problem();
     std::optional<BranchSplit> split;
     if (has_other_keys(scope))
         split_ranges_elsewhere(grids, plan, GridResult::outputs, shape, multiprocessors);
     else if (!are_over_sequences(grids))
         split = split_branches(grids, plan, GridResult::outputs, shape, multiprocessors, max_grids(scope));
     if (split && scope == KeyScope::own_keys)
-        return plan_split_own_keys(plan, std::move(split->grids));
-    ForwardPlan result = plan_grids(plan, scope, std::move(grids), shape);
-    if (!split || scope != KeyScope::all_keys)
-        return result;
-    const SplitRows rows{static_cast<int>(problem.batch), problem.heads, static_cast<int>(problem.queries.length),
-                         split->partial_stride(problem.heads),
-                         sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float)};
-    ForwardPlan without_partial = result;
-    without_partial.has_own_partial = false;
-    std::size_t room = room_within(limit, forward_bytes(plan, without_partial));
-    for (;;) {
-        const std::optional<SplitParts> within = split->parts_within(rows, room);
-        const std::optional<SplitParts> parts = within ? within : split->least_parts(rows);
-        if (!parts)
-            return result;
-        ForwardPlan in_parts = plan_split(plan, split->grids, *parts);
-        const std::size_t bytes = forward_bytes(plan, in_parts);
-        if (limit == 0 || bytes <= limit || !within)
-            return in_parts;
-        // Partial results and the counters of this number of launches exceed the limit.
-        const std::size_t sums = static_cast<std::size_t>(parts->all_rows()) * rows.row_bytes;
-        room = sums - std::min(sums, bytes - limit);
-    }
+        return plan_split(plan, std::move(split->grids), std::nullopt);
+    ForwardPlan whole = plan_grids(plan, scope, std::move(grids), shape);
+    if (split)
+        if (std::optional<ForwardPlan> in_parts = plan_in_parts(plan, *split, limit, whole))
+            return *std::move(in_parts);
+    return whole;
 }
 
 ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const ForwardPlan &forward) {
