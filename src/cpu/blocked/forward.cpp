@@ -173,7 +173,6 @@ template <class T> class BlockForward {
     void run_tile(const Head &at, const BranchPlan &branch, const ClassPair &pair, const std::int64_t *query_positions,
                   int count) const {
         const Segment &segment = pair.segment;
-        const VectorKernels<T> &vector = vector_kernels<T>();
         load_tile(HeadRows(tensors_.q, at.b, at.head, plan_.problem().queries.start), query_positions, count, d_, s_.q);
         transpose_tile(s_.q, count, d_, s_.q_t);
         load_state(at, query_positions, count);
@@ -184,7 +183,6 @@ template <class T> class BlockForward {
         const Problem &problem = plan_.problem();
         const HeadRows k(tensors_.k, at.b, kv_head, problem.keys.start, problem.key_stride);
         const HeadRows v(tensors_.v, at.b, kv_head, problem.keys.start, problem.key_stride);
-        const auto scale_log2 = static_cast<T>(plan_.scale() * std::numbers::log2e);
         const KeyBounds &bounds = branch.bounds();
         const Span queries{query_positions[0], query_positions[count - 1]}; // they ascend
         const Progression keys =
@@ -202,36 +200,53 @@ template <class T> class BlockForward {
             repeated.meet(queries, s_.key_positions, n, span);
             load_tile(k, s_.key_positions, n, d_, s_.k);
             const bool v_is_finite = load_tile(v, s_.key_positions, n, d_, s_.v);
-            for (int group = 0; group < count; group += group_columns) {
-                const int columns = std::min(group_columns, count - group);
-                const Span own{query_positions[group], query_positions[group + columns - 1]};
-                if (!meets(bounds, own, span))
-                    continue;
-                const bool is_masked = !covers(bounds, own, span);
-                const KeyRange seen =
-                    is_masked ? visible_keys(segment, s_.key_positions, n, bounds, own) : KeyRange{0, n};
-                score_tile(seen.count, d_, s_.k + seen.first * d_, s_.q_t + group * d_, scale_log2, s_.scores);
-                const bool has_repeated = repeated.meets(own);
-                if (is_masked || has_repeated)
-                    std::copy_n(query_positions + group, columns, s_.masking_positions);
-                if (is_masked)
-                    for_each_masked(segment, s_.key_positions, seen, bounds, own, [&](const KeyRange &keys_of_some) {
-                        vector.mask(s_.scores + (keys_of_some.first - seen.first) * group_columns, keys_of_some.count,
-                                    s_.key_positions + keys_of_some.first, s_.masking_positions, bounds.before,
-                                    bounds.after, -std::numeric_limits<T>::infinity());
-                    });
-                if (has_repeated)
-                    repeated.hide(group, s_.masking_positions, seen, s_.scores, -std::numeric_limits<T>::infinity());
-                T *o = s_.tile_o + group * d_;
-                if (vector.softmax(s_.scores, seen.count, s_.tile_m + group, s_.tile_l + group, s_.correction))
-                    for (int c = 0; c < columns; ++c)
-                        if (s_.correction[c] != T{1})
-                            vector.scale(o + c * d_, s_.correction[c], d_);
-                add_to_queries((is_masked || has_repeated) && !v_is_finite, columns, d_, seen.count, s_.scores,
-                               s_.v + seen.first * d_, o);
-            }
+            const KeyTile loaded{segment, bounds, n, span, v_is_finite};
+            for (int group = 0; group < count; group += group_columns)
+                run_group(loaded, repeated, query_positions, group, std::min(group_columns, count - group));
         }
         store_state(at, query_positions, count);
+    }
+
+    // The loaded tile of keys.
+    struct KeyTile {
+        const Segment &segment;
+        const KeyBounds &bounds;
+        int count;
+        Span span;
+        bool v_is_finite;
+    };
+
+    // Adds the tile of keys to the running softmax of `columns` queries, from number `group` of their tile on.
+    void run_group(const KeyTile &keys, const RepeatedKeys &repeated, const std::int64_t *query_positions, int group,
+                   int columns) const {
+        const VectorKernels<T> &vector = vector_kernels<T>();
+        const KeyBounds &bounds = keys.bounds;
+        const Span own{query_positions[group], query_positions[group + columns - 1]};
+        if (!meets(bounds, own, keys.span))
+            return;
+        const bool is_masked = !covers(bounds, own, keys.span);
+        const KeyRange seen =
+            is_masked ? visible_keys(keys.segment, s_.key_positions, keys.count, bounds, own) : KeyRange{0, keys.count};
+        score_tile(seen.count, d_, s_.k + seen.first * d_, s_.q_t + group * d_,
+                   static_cast<T>(plan_.scale() * std::numbers::log2e), s_.scores);
+        const bool has_repeated = repeated.meets(own);
+        if (is_masked || has_repeated)
+            std::copy_n(query_positions + group, columns, s_.masking_positions);
+        if (is_masked)
+            for_each_masked(keys.segment, s_.key_positions, seen, bounds, own, [&](const KeyRange &keys_of_some) {
+                vector.mask(s_.scores + (keys_of_some.first - seen.first) * group_columns, keys_of_some.count,
+                            s_.key_positions + keys_of_some.first, s_.masking_positions, bounds.before, bounds.after,
+                            -std::numeric_limits<T>::infinity());
+            });
+        if (has_repeated)
+            repeated.hide(group, s_.masking_positions, seen, s_.scores, -std::numeric_limits<T>::infinity());
+        T *o = s_.tile_o + group * d_;
+        if (vector.softmax(s_.scores, seen.count, s_.tile_m + group, s_.tile_l + group, s_.correction))
+            for (int c = 0; c < columns; ++c)
+                if (s_.correction[c] != T{1})
+                    vector.scale(o + c * d_, s_.correction[c], d_);
+        add_to_queries((is_masked || has_repeated) && !keys.v_is_finite, columns, d_, seen.count, s_.scores,
+                       s_.v + seen.first * d_, o);
     }
 
     // Copies the tile's rows of the running state together; store_state() copies them back after the tile's keys.
