@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/balance.hpp"
 
+#include "ranks/shard_costs.hpp"
 #include "ranks/shared_rows.hpp"
 #include "ranks/steps.hpp"
 
@@ -11,8 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -23,18 +22,6 @@ namespace annulus {
 
 namespace {
 
-// How many (query, key) pairs of a head a GPU computes in the time that it waits for a row of K and of V of a key/value
-// head. By data sheets, not measured: 4 D FLOPs a pair at 500 TFLOP/s, and 4 D bytes a row in bfloat16 at 250 GB/s, are
-// 2000 pairs. Three quarters of the rows arrive while the GPU computes. Between hosts a GPU has 50 GB/s; more ranks
-// than a host has GPUs are on several hosts.
-constexpr double pairs_per_row_of_host = 500, pairs_per_row_of_other_hosts = 2500;
-constexpr int gpus_of_host = 8;
-
-// How many pairs of a head a GPU computes in the time that a message of rows takes beside its bytes: some 85 µs forward
-// and 220 µs backward, measured on H100s (message_seconds in cli/commands/tuning.hpp). A problem for CPUs has far fewer
-// pairs, and a message costs less there. So a message counts as at most a share of what a rank has to do.
-constexpr double pairs_per_message = 1e8, max_share_of_message = 1.0 / 100;
-
 // The loads of two ranks count as equal if they differ by at most this share.
 constexpr double slack = 1.0 / 64;
 
@@ -44,148 +31,6 @@ constexpr double least_gain = 1.0 / 20;
 // The most steps, each of some nanoseconds. A step looks at a rank or a window for a sequence. A limit in seconds would
 // let ranks stop with different shards.
 constexpr std::int64_t max_steps = std::int64_t{1} << 26;
-
-// The steps of counting the pairs that the queries of a window have in a branch.
-constexpr std::int64_t steps_per_count = 16;
-
-// What the rows of a problem cost. Each question takes steps.
-class Costs {
-  public:
-    Costs(const Pattern &pattern, const CallProblem &problem, Steps &steps)
-        : steps_(steps), rows_(problem.rows.sequence_length) {
-        sequences_ = problem.sequences;
-        if (sequences_.empty())
-            sequences_.push_back({0, problem.rows.batch, {0, rows_}});
-        std::erase_if(sequences_, [](const Sequence &sequence) { return sequence.rows.length == 0; });
-        std::ranges::stable_sort(sequences_, {}, [](const Sequence &sequence) { return sequence.rows.start; });
-        for (const Sequence &sequence : sequences_) {
-            const std::pair key(sequence.batches, sequence.rows.length);
-            auto found = plans_.find(key);
-            if (found == plans_.end()) {
-                Problem whole = problem_of(problem.rows, sequence);
-                whole.queries = whole.keys = {0, whole.sequence_length};
-                const Plan plan(pattern, whole);
-                found = plans_.emplace(key, SequencePlan{plan, plan.pairs(ANNULUS_ALL_BRANCHES)}).first;
-            }
-            sequence_plans_.push_back(&found->second);
-        }
-        std::int64_t end = 0;
-        for (std::size_t i = 0; i < sequences_.size(); ++i) {
-            const Window &own = sequences_[i].rows;
-            if (own.start > end)
-                items_.push_back({{end, own.start - end}, i, i});
-            if (own.start >= end)
-                items_.push_back({own, i, i});
-            Item &item = items_.back();
-            item.last = i + 1;
-            item.pairs += sequence_plans_[i]->pairs;
-            pairs_ += sequence_plans_[i]->pairs;
-            end = std::max(end, own.end());
-            item.rows.length = end - item.rows.start;
-        }
-        if (end < rows_)
-            items_.push_back({{end, rows_ - end}, sequences_.size(), sequences_.size()});
-    }
-
-    Steps &steps() const { return steps_; }
-    std::int64_t rows() const { return rows_; }
-    // Returns the pairs of all queries.
-    double pairs() const { return pairs_; }
-
-    // Rows that should stay together: a sequence; sequences of several batch entries that overlap; or rows of no
-    // sequence.
-    struct Item {
-        Window rows;
-        std::size_t first, last; // its sequences
-        double pairs = 0;        // of all its queries
-
-        bool is_gap() const { return first == last; }
-    };
-    // Returns the items in the order of their rows. Together they have all rows.
-    const std::vector<Item> &items() const { return items_; }
-
-    // Returns the pairs of the queries in a window, which is in one item.
-    double pairs(const Item &item, const Window &window) const {
-        double sum = 0;
-        steps_.take(static_cast<std::int64_t>(item.last - item.first));
-        for (std::size_t i = item.first; i < item.last; ++i) {
-            const Window part = intersect(window, sequences_[i].rows);
-            if (part.length == 0)
-                continue;
-            Problem problem = sequence_plans_[i]->plan.problem();
-            problem.queries = {part.start - sequences_[i].rows.start, part.length};
-            const Plan cut(sequence_plans_[i]->plan, problem);
-            steps_.take(steps_per_count * static_cast<std::int64_t>(cut.branches().size()));
-            sum += cut.pairs(ANNULUS_ALL_BRANCHES);
-        }
-        return sum;
-    }
-
-    // What the queries of a window need from other shards, about: rows of key/value heads of other ranks, and messages.
-    struct Received {
-        double rows = 0;
-        std::int64_t messages = 0;
-    };
-    // Returns it for windows[index]. `windows` are all windows that the rank has in the item.
-    Received received(const Item &item, const std::vector<Window> &windows, std::size_t index,
-                      const Shards &shards) const {
-        Received sum;
-        steps_.take(static_cast<std::int64_t>(item.last - item.first));
-        for (std::size_t i = item.first; i < item.last; ++i) {
-            const Sequence &sequence = sequences_[i];
-            const Window part = intersect(windows[index], sequence.rows);
-            if (part.length == 0)
-                continue;
-            const Plan &plan = sequence_plans_[i]->plan;
-            steps_.take(static_cast<std::int64_t>(plan.branches().size() * windows.size()));
-            const std::int64_t first = part.start - sequence.rows.start, last = first + part.length - 1;
-            double rows = 0, most = 0;
-            Window reached_by_any = part;
-            for (const BranchPlan &branch : plan.branches()) {
-                const KeyBounds &bounds = branch.bounds();
-                const std::int64_t start = std::max(branch.segment_at(first).range.start, first - bounds.before);
-                const std::int64_t end = std::min(branch.segment_at(last).range.end(), last + 1 + bounds.after);
-                const Window reached{sequence.rows.start + start, end - start};
-                const std::int64_t least = std::min(reached_by_any.start, reached.start);
-                reached_by_any = {least, std::max(reached_by_any.end(), reached.end()) - least};
-                std::int64_t outside = reached.length;
-                for (const Window &own : windows)
-                    outside -= intersect(reached, own).length;
-                rows += static_cast<double>(outside) * heads_of_row(plan, branch);
-                most = std::max(most, static_cast<double>(outside) * plan.problem().kv_heads);
-            }
-            sum.rows += std::min(rows, most) * static_cast<double>(sequence.batches);
-            sum.messages += shards_in(shards.pieces, reached_by_any).count() - 1;
-        }
-        return sum;
-    }
-
-  private:
-    struct SequencePlan {
-        Plan plan;
-        double pairs; // of the whole sequence
-    };
-
-    // Returns how many key/value heads want a key of a segment, on average over the keys.
-    static double heads_of_row(const Plan &plan, const BranchPlan &branch) {
-        const Problem &problem = plan.problem();
-        const std::int32_t group = problem.heads / problem.kv_heads;
-        const std::int64_t r = branch.dilation();
-        const std::int32_t first_head = branch.first_head();
-        const std::int64_t residues =
-            branch.residues(first_head, first_head + std::min(group, branch.head_count())).count;
-        return static_cast<double>(std::min(residues, r)) / static_cast<double>(r) *
-               std::min(problem.kv_heads, static_cast<std::int32_t>(divide_up(branch.head_count(), group)));
-    }
-
-    Steps &steps_;
-    std::int64_t rows_;
-    std::vector<Sequence> sequences_;
-    std::map<std::pair<std::int64_t, std::int64_t>, SequencePlan> plans_; // by batch entries and length
-    std::vector<const SequencePlan *> sequence_plans_;
-    std::vector<Item> items_;
-    double pairs_ = 0;
-};
 
 // Which rank has which rows, in any order.
 using Assignment = std::vector<std::pair<Window, int>>;
@@ -204,10 +49,10 @@ Shards shards_of(Assignment assignment, int ranks) {
 // Rows that no rank has yet, and the pairs of their queries. They are numbered 0, 1, 2, … in order of their positions.
 class Rest {
   public:
-    explicit Rest(const Costs &costs) : costs_(costs) {}
+    explicit Rest(const ShardCosts &costs) : costs_(costs) {}
 
     // Adds a whole item, which comes after the items that were added.
-    void add(const Costs::Item &item) {
+    void add(const ShardCosts::Item &item) {
         pieces_.push_back({item.rows, &item, item.pairs});
         count_from(pieces_.size() - 1);
     }
@@ -242,7 +87,7 @@ class Rest {
   private:
     struct Piece {
         Window window;
-        const Costs::Item *item;
+        const ShardCosts::Item *item;
         double pairs;
         std::int64_t end_row = 0; // the number of rows up to its end
         double end_pairs = 0;
@@ -265,7 +110,7 @@ class Rest {
         return row == begin ? before : before + costs_.pairs(*piece->item, {piece->window.start, row - begin});
     }
 
-    const Costs &costs_;
+    const ShardCosts &costs_;
     std::vector<Piece> pieces_;
 };
 
@@ -311,9 +156,9 @@ std::int64_t find_rows(const Rest &rest, std::int64_t count, double wanted, doub
 // Gives whole items to ranks, the largest first, but not the `cut` largest. Then fills the ranks up with rows of the
 // other items, such that each rank has its number of rows, and about `share` pairs if there are such rows. Returns
 // nothing if the steps run out.
-std::optional<Shards> deal(const Costs &costs, const std::vector<std::size_t> &by_size, std::size_t cut, double share,
-                           int ranks) {
-    const std::vector<Costs::Item> &items = costs.items();
+std::optional<Shards> deal(const ShardCosts &costs, const std::vector<std::size_t> &by_size, std::size_t cut,
+                           double share, int ranks) {
+    const std::vector<ShardCosts::Item> &items = costs.items();
     const double tolerance = share * slack;
     std::vector<std::int64_t> free = even_lengths(costs.rows(), ranks);
     std::vector<double> wanted(free.size(), share);
@@ -327,7 +172,7 @@ std::optional<Shards> deal(const Costs &costs, const std::vector<std::size_t> &b
     for (std::size_t rank = 0; rank < free.size(); ++rank)
         by_density.emplace(-density(rank), rank);
     for (std::size_t i = cut; i < by_size.size(); ++i) {
-        const Costs::Item &item = items[by_size[i]];
+        const ShardCosts::Item &item = items[by_size[i]];
         std::int64_t looks = 1;
         const auto best = std::ranges::find_if(by_density, [&](const auto &entry) {
             const std::size_t rank = entry.second;
@@ -363,39 +208,6 @@ std::optional<Shards> deal(const Costs &costs, const std::vector<std::size_t> &b
     return shards_of(std::move(assignment), ranks);
 }
 
-// Returns what the busiest rank has to do, in pairs; infinity if the steps run out.
-double cost_of(const Costs &costs, const Shards &shards, int ranks) {
-    const double row = ranks > gpus_of_host ? pairs_per_row_of_other_hosts : pairs_per_row_of_host;
-    const double message = std::min(pairs_per_message, max_share_of_message * costs.pairs() / ranks);
-    std::vector<double> costs_of_ranks(static_cast<std::size_t>(ranks));
-    std::map<int, std::vector<Window>> windows; // of an item, by rank
-    std::size_t shard = 0;
-    for (const Costs::Item &item : costs.items()) {
-        if (item.is_gap())
-            continue;
-        windows.clear();
-        while (shards.pieces[shard].end() <= item.rows.start)
-            ++shard;
-        for (std::size_t i = shard; i < shards.pieces.size() && shards.pieces[i].start < item.rows.end(); ++i)
-            if (const Window part = intersect(shards.pieces[i], item.rows); part.length > 0)
-                windows[shards.owners[i]].push_back(part);
-        for (const auto &[rank, own] : windows) {
-            double &cost = costs_of_ranks[static_cast<std::size_t>(rank)];
-            if (own.front().length == item.rows.length) {
-                cost += item.pairs;
-                continue;
-            }
-            for (std::size_t i = 0; i < own.size(); ++i) {
-                const auto [rows, messages] = costs.received(item, own, i, shards);
-                cost += costs.pairs(item, own[i]) + row * rows + message * static_cast<double>(messages);
-            }
-            if (costs.steps().ran_out())
-                return std::numeric_limits<double>::infinity();
-        }
-    }
-    return std::ranges::max(costs_of_ranks);
-}
-
 Shards zigzag_shards(std::int64_t rows, int ranks) {
     std::vector<int> owners;
     for (int i = 0; i < 2 * ranks; ++i)
@@ -409,22 +221,22 @@ Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ra
     if (ranks > 1)
         refuse_global_positions(pattern);
     Steps steps(max_steps);
-    const Costs costs(pattern, problem, steps);
+    const ShardCosts costs(pattern, problem, steps);
     Shards best = make_shards(even_lengths(costs.rows(), ranks));
     if (ranks == 1)
         return best;
-    double least = cost_of(costs, best, ranks) * (1 - least_gain);
+    double least = costs.of_busiest_rank(best, ranks) * (1 - least_gain);
     const auto consider = [&](Shards &&shards) {
         if (shards.pieces.size() > std::size_t{ANNULUS_MAX_SHARDS})
             return;
-        if (const double cost = cost_of(costs, shards, ranks); cost < least) {
+        if (const double cost = costs.of_busiest_rank(shards, ranks); cost < least) {
             least = cost * (1 - slack);
             best = std::move(shards);
         }
     };
     consider(zigzag_shards(costs.rows(), ranks));
 
-    const std::vector<Costs::Item> &items = costs.items();
+    const std::vector<ShardCosts::Item> &items = costs.items();
     const double share = costs.pairs() / ranks; // no shards cost less
     std::vector<std::size_t> by_size;
     for (std::size_t i = 0; i < items.size(); ++i)
