@@ -353,7 +353,7 @@ class SlidesTest(ProgramTest):
                 (large, [], "both numbers must be finite and from -2^53 to 2^53"),
                 (at * 0, [], "all tiles lie in one place, which does not say how large they are; --tile-size must"),
                 (at[1:], [], f"there are {len(at) - 1} tiles and {len(at)} positions"),
-                (at[:, :1], [], "the array must be [tiles, 2]"),
+                (at[:, :1], [], "the array must be [tiles, 2]"), (at[:, 0], [], "the array must be [tiles, 2]"),
                 (at.astype(complex), [], "the dtype is '<c16'; it must be a little-endian integer or float dtype"),
                 (at.astype(">f4"), [], "the dtype is '>f4'; it must be a little-endian integer or float dtype"),
                 (np.asfortranarray(at), [], "save numpy.ascontiguousarray() of it")):
@@ -361,8 +361,9 @@ class SlidesTest(ProgramTest):
                 np.save(self.path("tiles.npy"), array)
                 self.assert_no_picture(says, *mass, *tiles, *options)
         self.assert_no_picture("--tile-size is for --coordinates", *mass, "--grid", 3, "--tile-size", 5)
-        self.path("tiles.csv").write_text("x,y\n1.5,2\n3.5,two\n", encoding="utf-8")
-        self.assert_no_picture("line 3 must be two numbers", *mass, "--coordinates", self.path("tiles.csv"))
+        for text, line in (("x,y\n1.5,2\n3.5,two\n", 3), ("1,2\n3;4\n", 2)):
+            self.path("tiles.csv").write_text(text, encoding="utf-8")
+            self.assert_no_picture(f"line {line} must be two numbers with a comma", *mass, "--coordinates", self.path("tiles.csv"))
         np.save(self.path("tiles.npy"), at)
         self.path("tiles.npy").write_bytes(self.path("tiles.npy").read_bytes()[:-1])
         self.assert_no_picture(f"promises {16 * len(at)} bytes of numbers, the file holds {16 * len(at) - 1}", *mass, *tiles)
@@ -380,7 +381,6 @@ class SlidesTest(ProgramTest):
                         ["--lengths", "3"], ["--ranks", 2], ["--causal"], ["--branch", "8:1"]):
             self.assert_no_picture("--mass is drawn as it is, and does not go with --", *mass, *tiles, *options)
         self.assert_refused(run("map", *mass), says="--mass is for --picture, which must be given")
-        self.assert_refused(run("map", *mass, "--picture", self.path("map.jpg"), *tiles), says="must end in .png or .svg")
         for array, says in ((np.zeros((2, 1, len(at))), "the array must be [N], [H, N] or [1, H, N]"),
                             (np.zeros((0, len(at))), "and not be empty"), (np.array(1.0), "the array must be [N]"),
                             (np.full(len(at), np.nan), "none of the numbers to draw is finite")):

@@ -131,12 +131,6 @@ class PlanTest(ProgramTest):
             _, _, branches = self.plan(*options)
             self.assertEqual([row["branch"] for row in branches], labels)
 
-    def test_presets_that_do_not_exist(self):
-        sizes = ["--tokens", 64, "--heads", 1, "--head-dim", 8]
-        for preset in ("abc", "longest", "nonsense:8,2,2,2", "longnet:1,1,1,2147483647", "longnet:8,1000,2,100"):
-            with self.subTest(preset):
-                self.assert_refused(run("plan", *sizes, "--preset", preset), says=f"--preset {preset}: ")
-
     def test_labels_of_presets_are_their_branches(self):
         sizes = ["--tokens", 2_000_000, "--heads", 16, "--head-dim", 48]
         for preset in ("gigapath", "longnet:2048,4,2,3"):
@@ -159,19 +153,6 @@ class PlanTest(ProgramTest):
                 self.assertIn(label, result.stdout)
         for line in run("plan", *SIZES, *BRANCH_OPTIONS, "--format", "markdown").stdout.splitlines():
             self.assertTrue(line == "" or line.startswith(("### ", "| ", "|-")), line)
-
-    def test_refusals(self):
-        good = [*SIZES, *BRANCH_OPTIONS]
-        for options in (good + ["--ranks", "0"], good + ["--ranks", "-1"], good + ["--ranks", "4097"],
-                        good + ["--exchange", "telegram"], good + ["--format", "xml"], SIZES,
-                        BRANCH_OPTIONS, good[2:], good[:2] + good[4:],
-                        *([*BRANCH_OPTIONS, "--tokens", n, "--heads", h, "--kv-heads", g, "--head-dim", d, "--batch", b]
-                          for n, h, g, d, b in ((0, 4, 4, 8, 1), (-5, 4, 4, 8, 1), (9, 0, 4, 8, 1), (9, 4, 3, 8, 1),
-                                                (9, 4, 4, 7, 1), (9, 4, 4, 264, 1), (9, 4, 4, 8, 0),
-                                                (2 ** 62, 4, 4, 8, 1), ("many", 4, 4, 8, 1),
-                                                (9, 2 ** 40, 4, 8, 1), (9, 4, -4, 8, 1)))):
-            with self.subTest(options=options):
-                self.assert_refused(run("plan", *options))
 
 
 H100 = ["--gpu", "H100", "--dtype", "bfloat16"]
@@ -421,7 +402,6 @@ class GpuTest(ProgramTest):
                 (["--sequences", "5:10:50"], "--sequences")):
             with self.subTest(options=options):
                 self.assert_refused(run("plan", *good, *options), says=says)
-        self.assert_refused(run("plan", *good[2:]), says="--tokens or --sequences")
         if cuda_device_count() == 0:
             self.assert_refused(run("plan", *good, "--device", "cuda"), says="such as --gpu H100")
         self.assert_refused(run("plan", *good[2:8], *BRANCH_OPTIONS, "--sequences", "1:2"), says="COUNT:MIN:MAX")

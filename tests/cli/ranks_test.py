@@ -109,11 +109,8 @@ class AttendTest(ProgramTest):
         before = self.names()
         good = ["--branch", "16:1", "--ranks", 2]
         for options, exit_code, says in (
-                (good[:3] + [0], 2, "--ranks"), (good[:3] + [4097], 2, "--ranks"),
-                (good + ["--shards", "criss-cross"], 2, "--shards"),
-                (good + ["--query-start", 0], 2, "--query-start"), (good + ["--exchange", "telegram"], 2, "--exchange"),
-                (good + ["--timeout", "0"], 2, "--timeout"), (good + ["--timeout", "soon"], 2, "--timeout"),
-                (good + ["--threads", "-1"], 2, "--threads"), (good + ["--engine", "gemm"], 2, "gemm"),
+                (good + ["--query-start", 0], 2, "--query-start"), (good + ["--timeout", "0"], 2, "--timeout"),
+                (good + ["--engine", "gemm"], 2, "gemm"),
                 (good + ["--workspace-limit", "1"], 1, "limit"),
                 (good + ["--device", f"cuda:{cuda_device_count()}"], 2, "--device cuda:")):
             with self.subTest(options):
@@ -185,7 +182,7 @@ class MapTest(ProgramTest):
         before = self.names()
         good = ["--branch", "16:1", "--ranks", 2]
         for options, exit_code, says in (
-                (good[:3] + [0], 2, "--ranks"), (good + ["--query-start", 0], 2, "--query-start"),
+                (good + ["--query-start", 0], 2, "--query-start"),
                 (good + ["--workspace-limit", "1"], 1, "limit"),
                 (good + ["--out", self.path("missing/mass.npy")], 2, "--out")):
             with self.subTest(options):
@@ -308,7 +305,6 @@ class BenchTest(ProgramTest):
     def test_refusals(self):
         case = ["--tokens", 60, *self.SIZES, "--branch", "16:1"]
         for options, says in ((["--scaling", "--ranks", 2], "--scaling"), ([*case, "--weak"], "--weak"),
-                              ([*case, "--ranks", 0], "--ranks"),
                               ([*case, "--ranks", 2, "--weak", "--tokens", 2 ** 62], "tokens")):
             with self.subTest(options):
                 self.assert_refused(run("bench", *options, timeout=60), says=says)
