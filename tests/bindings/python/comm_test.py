@@ -229,7 +229,6 @@ class CommTest(unittest.TestCase):
     def test_refusals(self):
         (end,) = annulus.Comm.local(1)
         cases = [
-            (annulus.ArgumentError, "ranks is 0", lambda: annulus.Comm.local(0)),
             (annulus.ArgumentError, "ranks is 5000", lambda: annulus.Comm.local(5000)),
             (annulus.ArgumentError, "seconds", lambda: end.set_timeout(0)),
             (
@@ -265,7 +264,6 @@ class CommTest(unittest.TestCase):
             cases += [
                 (annulus.UnsupportedError, "", lambda: annulus.Comm.from_nccl_id(bytes(128), 2, 0, 0)),
                 (annulus.UnsupportedError, "", lambda: annulus.Comm.nccl_devices(2)),
-                (annulus.UnsupportedError, "", lambda: annulus.Comm.nccl_devices([0, 1])),
             ]
         for error, words, call in cases:
             with self.subTest(words), self.assertRaisesRegex(error, words):

