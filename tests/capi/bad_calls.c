@@ -82,6 +82,21 @@ static void assert_branch_refused(annulus_config *config, const annulus_branch *
         assert_refused(change_branch(config, branch, adds), ARGUMENT, name);
 }
 
+static void assert_fields_refused(annulus_config *config, const annulus_branch *legal, const bad_field *wrong,
+                                  size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+        annulus_branch branch = *legal;
+        set_field(&branch, &wrong[i]);
+        assert_branch_refused(config, &branch, wrong[i].name);
+    }
+}
+
+static void assert_branch_runs(const fixture *f, const annulus_branch *branch) {
+    assert_ok(annulus_config_add_branch(f->config, branch, NULL));
+    assert_ok(annulus_context_set_config(f->context, f->config));
+    assert_ok(forward_call.run(f));
+}
+
 static void branches(void **state) {
     fixture *f = *state;
     const annulus_branch legal = ANNULUS_BRANCH_INIT(6, 2);
@@ -97,28 +112,17 @@ static void branches(void **state) {
         {"first_head", FIELD(annulus_branch, first_head), -1},
         {"first_head", FIELD(annulus_branch, first_head), INT32_MAX},
         {"head_count", FIELD(annulus_branch, head_count), -1},
-        {"phase_rule", FIELD(annulus_branch, phase_rule), -1},
-        {"phase_rule", FIELD(annulus_branch, phase_rule), 3},
-        {"phase_rule", FIELD(annulus_branch, phase_rule), INT32_MIN},
-        {"query_rule", FIELD(annulus_branch, query_rule), 3},
-        {"query_rule", FIELD(annulus_branch, query_rule), 100},
-        {"query_rule", FIELD(annulus_branch, query_rule), -1},
-        {"order", FIELD(annulus_branch, order), -1},
-        {"order", FIELD(annulus_branch, order), 2},
+        {"phase_rule", FIELD(annulus_branch, phase_rule), INT32_MIN}, /* known_values() has smaller numbers */
+        {"query_rule", FIELD(annulus_branch, query_rule), INT32_MIN},
         {"order", FIELD(annulus_branch, order), INT32_MAX},
         {"left", FIELD(annulus_branch, left), 1}, /* the branch is no window */
         {"right", FIELD(annulus_branch, right), -1},
         {"first_global", FIELD(annulus_branch, first_global), 1}, /* the branch is not global */
         {"global_count", FIELD(annulus_branch, global_count), 1},
         {"global_queries", FIELD(annulus_branch, global_queries), 1},
-        {"kind", FIELD(annulus_branch, kind), -1},
-        {"kind", FIELD(annulus_branch, kind), 3},
+        {"kind", FIELD(annulus_branch, kind), INT32_MAX},
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
-        annulus_branch branch = legal;
-        set_field(&branch, &wrong[i]);
-        assert_branch_refused(f->config, &branch, wrong[i].name);
-    }
+    assert_fields_refused(f->config, &legal, wrong, sizeof wrong / sizeof *wrong);
     annulus_branch branch = legal;
     branch.order = ANNULUS_ORDER_HILBERT;
     branch.grid_width = 4; /* of 6 */
@@ -158,16 +162,10 @@ static void windows(void **state) {
         {"global_count", FIELD(annulus_branch, global_count), 1},
         {"global_queries", FIELD(annulus_branch, global_queries), 1},
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
-        annulus_branch branch = legal;
-        set_field(&branch, &wrong[i]);
-        assert_branch_refused(f->config, &branch, wrong[i].name);
-    }
+    assert_fields_refused(f->config, &legal, wrong, sizeof wrong / sizeof *wrong);
     annulus_branch longest = ANNULUS_BRANCH_WINDOW_INIT(INT64_MAX, INT64_MAX, INT64_MAX);
     longest.query_rule = ANNULUS_QUERY_DILATED;
-    assert_ok(annulus_config_add_branch(f->config, &longest, NULL));
-    assert_ok(annulus_context_set_config(f->context, f->config));
-    assert_ok(forward_call.run(f));
+    assert_branch_runs(f, &longest);
 }
 
 static void global_positions(void **state) {
@@ -186,16 +184,10 @@ static void global_positions(void **state) {
         {"left", FIELD(annulus_branch, left), 1},
         {"right", FIELD(annulus_branch, right), -1},
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
-        annulus_branch branch = legal;
-        set_field(&branch, &wrong[i]);
-        assert_branch_refused(f->config, &branch, wrong[i].name);
-    }
+    assert_fields_refused(f->config, &legal, wrong, sizeof wrong / sizeof *wrong);
     annulus_branch last = ANNULUS_BRANCH_GLOBAL_INIT(INT64_MAX - 1, 1); /* beyond every sequence */
     last.global_queries = 1;
-    assert_ok(annulus_config_add_branch(f->config, &last, NULL));
-    assert_ok(annulus_context_set_config(f->context, f->config));
-    assert_ok(forward_call.run(f));
+    assert_branch_runs(f, &last);
 }
 
 /* A caller whose struct ends behind `order` has segments, whatever its padding holds, and reads no other branches. */
@@ -277,6 +269,13 @@ static void sized_structs(void **state) {
     assert_ok(forward_call.run(f));
 }
 
+/* Calls a getter without a config, and without room for its result. */
+#define REFUSES_NULL(get, config, result, name)                                                                        \
+    do {                                                                                                               \
+        assert_refused(get(NULL, &(result)), ARGUMENT, "config");                                                      \
+        assert_refused(get(config, NULL), ARGUMENT, name);                                                             \
+    } while (0)
+
 static void getters(void **state) {
     fixture *f = *state;
     annulus_config *c = f->config, *copy = NULL;
@@ -292,22 +291,14 @@ static void getters(void **state) {
     assert_refused(annulus_config_get_head_shard(c, NULL, &total), ARGUMENT, "first");
     assert_refused(annulus_config_get_head_shard(c, &first, NULL), ARGUMENT, "total");
     assert_true(first == 77 && total == 77);
-    assert_refused(annulus_config_get_padding_rule(NULL, &padding), ARGUMENT, "config");
-    assert_refused(annulus_config_get_padding_rule(c, NULL), ARGUMENT, "rule");
-    assert_refused(annulus_config_get_key_rule(NULL, &keys), ARGUMENT, "config");
-    assert_refused(annulus_config_get_key_rule(c, NULL), ARGUMENT, "rule");
-    assert_refused(annulus_config_get_causal(NULL, &flag), ARGUMENT, "config");
-    assert_refused(annulus_config_get_causal(c, NULL), ARGUMENT, "causal");
-    assert_refused(annulus_config_get_scale(NULL, &scale), ARGUMENT, "config");
-    assert_refused(annulus_config_get_scale(c, NULL), ARGUMENT, "scale");
-    assert_refused(annulus_config_get_engine(NULL, &engine), ARGUMENT, "config");
-    assert_refused(annulus_config_get_engine(c, NULL), ARGUMENT, "engine");
-    assert_refused(annulus_config_get_allow_tf32(NULL, &flag), ARGUMENT, "config");
-    assert_refused(annulus_config_get_allow_tf32(c, NULL), ARGUMENT, "allow");
-    assert_refused(annulus_config_get_workspace_limit(NULL, &bytes), ARGUMENT, "config");
-    assert_refused(annulus_config_get_workspace_limit(c, NULL), ARGUMENT, "bytes");
-    assert_refused(annulus_config_get_exchange(NULL, &exchange), ARGUMENT, "config");
-    assert_refused(annulus_config_get_exchange(c, NULL), ARGUMENT, "exchange");
+    REFUSES_NULL(annulus_config_get_padding_rule, c, padding, "rule");
+    REFUSES_NULL(annulus_config_get_key_rule, c, keys, "rule");
+    REFUSES_NULL(annulus_config_get_causal, c, flag, "causal");
+    REFUSES_NULL(annulus_config_get_scale, c, scale, "scale");
+    REFUSES_NULL(annulus_config_get_engine, c, engine, "engine");
+    REFUSES_NULL(annulus_config_get_allow_tf32, c, flag, "allow");
+    REFUSES_NULL(annulus_config_get_workspace_limit, c, bytes, "bytes");
+    REFUSES_NULL(annulus_config_get_exchange, c, exchange, "exchange");
     assert_refused(annulus_context_copy_config(&copy, NULL), ARGUMENT, "context");
     assert_refused(annulus_context_copy_config(NULL, f->context), ARGUMENT, "config");
     assert_null(copy);
@@ -336,10 +327,8 @@ static void enumerations(void **state) {
     annulus_config *c = f->config;
     annulus_context *context = NULL;
     int32_t count = 77;
-    const int unknown[] = {-1, 99, INT32_MAX, INT32_MIN};
-    assert_refused(annulus_config_set_padding_rule(c, (annulus_padding_rule)2), ARGUMENT, "rule");
-    assert_refused(annulus_config_set_key_rule(c, (annulus_key_rule)2), ARGUMENT, "rule");
-    for (int i = 0; i < 4; ++i) {
+    const int unknown[] = {INT32_MAX, INT32_MIN}; /* known_values() has smaller numbers */
+    for (int i = 0; i < 2; ++i) {
         const int n = unknown[i];
         assert_refused(annulus_config_set_padding_rule(c, (annulus_padding_rule)n), ARGUMENT, "rule");
         assert_refused(annulus_config_set_key_rule(c, (annulus_key_rule)n), ARGUMENT, "rule");
@@ -565,25 +554,19 @@ static void config_does_not_fit(void **state) {
     }
 }
 
+/* zeroed_problems() has fields that are 0. */
 static void problem_fields(void **state) {
     fixture *f = *state;
     static const bad_field wrong[] = {
-        {"size", FIELD(annulus_problem, size), 0},
         {"size", FIELD(annulus_problem, size), sizeof(annulus_problem) - 8},
-        {"dtype", FIELD(annulus_problem, dtype), 0},
         {"dtype", FIELD(annulus_problem, dtype), 5},
-        {"heads", FIELD(annulus_problem, heads), 0},
         {"heads", FIELD(annulus_problem, heads), -4},
         {"kv_heads", FIELD(annulus_problem, heads), 5},
-        {"kv_heads", FIELD(annulus_problem, kv_heads), 0},
         {"kv_heads", FIELD(annulus_problem, kv_heads), -2},
         {"kv_heads", FIELD(annulus_problem, kv_heads), 3},
-        {"head_dim", FIELD(annulus_problem, head_dim), 0},
         {"head_dim", FIELD(annulus_problem, head_dim), -8},
-        {"batch", FIELD(annulus_problem, batch), 0},
         {"batch", FIELD(annulus_problem, batch), -1},
         {NULL, FIELD(annulus_problem, batch), INT64_MAX},
-        {"sequence_length", FIELD(annulus_problem, sequence_length), 0},
         {"query_length", FIELD(annulus_problem, query_length), -1},
         {"query_length", FIELD(annulus_problem, query_length), 1},
         {"query_length", FIELD(annulus_problem, query_length), LENGTH - 1},
