@@ -25,6 +25,34 @@ Sequences halves() {
     return {{0, 12, 24}, {}};
 }
 
+std::vector<Part> parts_of(annulus_pass pass) {
+    std::vector<Part> parts(ranks);
+    for (Part &part : parts)
+        part.pass = pass;
+    return parts;
+}
+
+// Checks that all ranks refuse the call with these words, and that the communicator serves the next call.
+void expect_refused(
+    const std::vector<Part> &parts, const std::vector<Comm> &comms, const std::string &words,
+    const std::function<void(const std::string &)> &check_message = [](const std::string &) {}) {
+    for (const Outcome &outcome : call_all(parts, comms)) {
+        EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
+        EXPECT_TRUE(holds(outcome.message, words)) << outcome.message;
+        check_message(outcome.message);
+        EXPECT_TRUE(outcome.untouched);
+    }
+    expect_service(comms);
+}
+
+// Checks that a message names the rank that differs, or rank 1 if all ranks differ from rank 0.
+std::function<void(const std::string &)> names_odd(int odd) {
+    const std::string number = std::to_string(odd ? odd : 1);
+    return [number](const std::string &message) {
+        EXPECT_TRUE(holds(message, "rank " + number) || holds(message, "ranks " + number)) << message;
+    };
+}
+
 std::vector<Difference> disagreements() {
     return {
         different_problem("dtype", "dtype", [](Problem &p) { p.dtype = ANNULUS_FLOAT64; }),
@@ -75,22 +103,12 @@ TEST_P(Disagreement, IsAnErrorOnAllRanks) {
     for (const annulus_pass pass : passes)
         for (int odd = 0; odd < ranks; ++odd) {
             SCOPED_TRACE(testing::Message() << "pass " << pass << ", rank " << odd << " differs");
-            std::vector<Part> parts(ranks);
-            for (Part &part : parts)
-                part.pass = pass;
+            std::vector<Part> parts = parts_of(pass);
             GetParam().change(parts[odd], odd);
             std::string words = GetParam().words;
             if (GetParam().name == "pass" && parts[0].pass == ANNULUS_PASS_FORWARD)
                 words = "annulus_backward() and rank 0 annulus_forward()";
-            for (const Outcome &outcome : call_all(parts, comms)) {
-                EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
-                EXPECT_TRUE(holds(outcome.message, words)) << outcome.message;
-                EXPECT_TRUE(holds(outcome.message, "rank " + std::to_string(odd ? odd : 1)) ||
-                            holds(outcome.message, "ranks " + std::to_string(odd ? odd : 1)))
-                    << outcome.message;
-                EXPECT_TRUE(outcome.untouched);
-            }
-            expect_service(comms);
+            expect_refused(parts, comms, words, names_odd(odd));
         }
 }
 
@@ -103,12 +121,7 @@ TEST(Agreement, IsAboutBothSidesOfAWindow) {
         for (Part &part : parts)
             part.problem.branches = {window_spec(4, 1)};
         parts[1].problem.branches = {other};
-        for (const Outcome &outcome : call_all(parts, comms)) {
-            EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
-            EXPECT_TRUE(holds(outcome.message, "branch 0 ")) << outcome.message;
-            EXPECT_TRUE(outcome.untouched);
-        }
-        expect_service(comms);
+        expect_refused(parts, comms, "branch 0 ");
     }
 }
 
@@ -121,22 +134,11 @@ TEST(Agreement, IsAboutEverySequence) {
             for (int odd = 0; odd < ranks; ++odd) {
                 SCOPED_TRACE(testing::Message()
                              << "pass " << pass << ", rank " << odd << ": " << testing::PrintToString(other.starts));
-                std::vector<Part> parts(ranks);
-                for (Part &part : parts) {
-                    part.pass = pass;
+                std::vector<Part> parts = parts_of(pass);
+                for (Part &part : parts)
                     part.problem.sequences = halves();
-                }
                 parts[odd].problem.sequences = other;
-                for (const Outcome &outcome : call_all(parts, comms)) {
-                    EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
-                    EXPECT_TRUE(holds(outcome.message, "sequence_starts or sequence_lengths differ"))
-                        << outcome.message;
-                    EXPECT_TRUE(holds(outcome.message, "rank " + std::to_string(odd ? odd : 1)) ||
-                                holds(outcome.message, "ranks " + std::to_string(odd ? odd : 1)))
-                        << outcome.message;
-                    EXPECT_TRUE(outcome.untouched);
-                }
-                expect_service(comms);
+                expect_refused(parts, comms, "sequence_starts or sequence_lengths differ", names_odd(odd));
             }
 }
 
@@ -147,17 +149,10 @@ TEST(Agreement, RefusesSequencesBeyondAllRows) {
         for (const Sequences &sequences :
              {Sequences{{0, 12, 25}, {}}, Sequences{{25, 25}, {}}, Sequences{{}, {24, 25}}}) {
             SCOPED_TRACE(testing::Message() << "pass " << pass << " " << testing::PrintToString(sequences.starts));
-            std::vector<Part> parts(ranks);
-            for (Part &part : parts) {
-                part.pass = pass;
+            std::vector<Part> parts = parts_of(pass);
+            for (Part &part : parts)
                 part.problem.sequences = sequences;
-            }
-            for (const Outcome &outcome : call_all(parts, comms)) {
-                EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
-                EXPECT_TRUE(holds(outcome.message, "24 rows on all ranks")) << outcome.message;
-                EXPECT_TRUE(outcome.untouched);
-            }
-            expect_service(comms);
+            expect_refused(parts, comms, "24 rows on all ranks");
         }
 }
 
@@ -169,22 +164,16 @@ TEST(Agreement, ChecksTheShardsThatWereSet) {
         for (int odd = 0; odd < ranks; ++odd)
             for (const bool all : {false, true}) {
                 SCOPED_TRACE(testing::Message() << "pass " << pass << ", rank " << odd << ", all set " << all);
-                std::vector<Part> parts(ranks);
-                for (Part &part : parts) {
-                    part.pass = pass;
-                    if (all)
+                std::vector<Part> parts = parts_of(pass);
+                if (all)
+                    for (Part &part : parts)
                         part.lengths = {8, 8, 8};
-                }
                 parts[odd].lengths = {8, 8, 8};
                 parts[odd].lengths[(odd + 1) % ranks] -= 1;
                 parts[odd].lengths[(odd + 2) % ranks] += 1;
-                for (const Outcome &outcome : call_all(parts, comms)) {
-                    EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
-                    EXPECT_TRUE(holds(outcome.message, "shards")) << outcome.message;
-                    EXPECT_TRUE(holds(outcome.message, "rank " + std::to_string(odd))) << outcome.message;
-                    EXPECT_TRUE(outcome.untouched);
-                }
-                expect_service(comms);
+                expect_refused(parts, comms, "shards", [odd](const std::string &message) {
+                    EXPECT_TRUE(holds(message, "rank " + std::to_string(odd))) << message;
+                });
             }
 }
 
@@ -208,35 +197,23 @@ TEST(Agreement, ChecksWhoseShardsTheyAre) {
                 SCOPED_TRACE(testing::Message() << "pass " << pass << ", rank " << odd << ", owners "
                                                 << testing::PrintToString(odd_shards->owners) << " and "
                                                 << testing::PrintToString(other_shards->owners));
-                std::vector<Part> parts(ranks);
+                std::vector<Part> parts = parts_of(pass);
                 for (int rank = 0; rank < ranks; ++rank) {
                     const Shards &shards = rank == odd ? *odd_shards : *other_shards;
-                    parts[rank].pass = pass;
                     parts[rank].lengths = shards.lengths;
                     parts[rank].owners = shards.owners;
                 }
-                for (const Outcome &outcome : call_all(parts, comms)) {
-                    EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
-                    EXPECT_TRUE(holds(outcome.message, "annulus_context_set_shards()")) << outcome.message;
-                    EXPECT_TRUE(outcome.untouched);
-                }
-                expect_service(comms);
+                expect_refused(parts, comms, "annulus_context_set_shards()");
             }
 }
 
 TEST(Agreement, RefusesASequenceOfNoRows) {
     const std::vector<Comm> comms = make_local_comms(ranks);
     for (const annulus_pass pass : passes) {
-        std::vector<Part> parts(ranks);
-        for (Part &part : parts) {
-            part.pass = pass;
+        std::vector<Part> parts = parts_of(pass);
+        for (Part &part : parts)
             part.rows = 0;
-        }
-        for (const Outcome &outcome : call_all(parts, comms)) {
-            EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
-            EXPECT_TRUE(holds(outcome.message, "shape[1] of q is 0")) << outcome.message;
-        }
-        expect_service(comms);
+        expect_refused(parts, comms, "shape[1] of q is 0");
     }
 }
 
@@ -247,14 +224,9 @@ TEST(Agreement, LooksAtEveryBranchOfMany) {
         for (Part &part : parts)
             part.problem.branches.assign(45, BranchSpec{});
         parts[1].problem.branches[branch].dilation = 2;
-        for (const Outcome &outcome : call_all(parts, comms)) {
-            EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT);
-            const std::string name = "branch " + std::to_string(std::min<std::size_t>(branch, 31));
-            EXPECT_TRUE(holds(outcome.message, name + (branch < 31 ? " " : " or a later one"))) << outcome.message;
-            EXPECT_TRUE(outcome.untouched);
-        }
+        const std::string name = "branch " + std::to_string(std::min<std::size_t>(branch, 31));
+        expect_refused(parts, comms, name + (branch < 31 ? " " : " or a later one"));
     }
-    expect_service(comms);
 }
 
 // Ranks may differ in whether they set lengths, and in engines, threads, TF32 and workspace limits.
