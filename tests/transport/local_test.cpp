@@ -33,16 +33,6 @@ void on_all_ranks(Ends &ends, const std::function<void(std::unique_ptr<Transport
         threads.emplace_back([&] { body(end); });
 }
 
-void expect_error(annulus_status status, const std::string &message, const std::function<void()> &call) {
-    try {
-        call();
-        ADD_FAILURE() << "no error: " << message;
-    } catch (const Error &error) {
-        EXPECT_EQ(error.status(), status);
-        EXPECT_EQ(error.what(), message);
-    }
-}
-
 void gather(Transport &transport) {
     std::vector<int> all(transport.size());
     const int mine = transport.rank();

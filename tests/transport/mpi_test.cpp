@@ -24,16 +24,6 @@ int rank_of(MPI_Comm comm) {
     return rank;
 }
 
-void expect_error(annulus_status status, const std::string &message, const std::function<void()> &call) {
-    try {
-        call();
-        ADD_FAILURE() << "no error: " << message;
-    } catch (const Error &error) {
-        EXPECT_EQ(error.status(), status);
-        EXPECT_EQ(error.what(), message);
-    }
-}
-
 class Mpi : public testing::Test {
   protected:
     // All ranks begin a test at the same time.

@@ -111,3 +111,13 @@ void check_exchanges(Transport &transport, Device &device, unsigned seed) {
     while (!in_flight.empty())
         finish_oldest();
 }
+
+void expect_error(annulus_status status, const std::string &message, const std::function<void()> &call) {
+    try {
+        call();
+        ADD_FAILURE() << "no error: " << message;
+    } catch (const annulus::Error &error) {
+        EXPECT_EQ(error.status(), status);
+        EXPECT_EQ(error.what(), message);
+    }
+}
