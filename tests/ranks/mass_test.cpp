@@ -87,15 +87,7 @@ class Random : public testing::TestWithParam<int> {};
 
 TEST_P(Random, OfOwnKeys) {
     const auto seed = static_cast<std::uint64_t>(GetParam());
-    const bool has_windows = seed % 5 < 2 && ranks_ways().front().run.engine != ANNULUS_ENGINE_GEMM;
-    Problem problem = has_windows ? random_window_problem(seed) : random_problem(seed);
-    problem.window.reset();
-    if (seed % 3 == 0)
-        problem = in_random_sequences(problem, seed);
-    const std::vector<annulus_dtype> dtypes = ranks_dtypes();
-    if (std::ranges::find(dtypes, problem.dtype) == dtypes.end())
-        problem.dtype = dtypes[seed % dtypes.size()];
-    expect_masses(taken(problem, ranks_ways().front().run), seed);
+    expect_masses(taken(random_shared_problem(seed), ranks_ways().front().run), seed);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Random, testing::Range(0, sweep_size(100)));

@@ -2,8 +2,12 @@
 // How the ranks of table_test.cpp are connected, and on which devices they compute. Each program links one definition.
 #pragma once
 
+#include "support/random_problem.hpp"
 #include "support/ranks.hpp"
+#include "support/sequences.hpp"
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -25,5 +29,18 @@ std::vector<RanksWay> ranks_ways();
 // Return the dtypes for the table of rules, and for all other problems.
 std::vector<annulus_dtype> ranks_rule_dtypes();
 std::vector<annulus_dtype> ranks_dtypes();
+
+// Returns a random problem that the ranks share: all its queries, in a dtype of ranks_dtypes().
+inline Problem random_shared_problem(std::uint64_t seed) {
+    const bool has_windows = seed % 5 < 2 && ranks_ways().front().run.engine != ANNULUS_ENGINE_GEMM;
+    Problem problem = has_windows ? random_window_problem(seed) : random_problem(seed);
+    problem.window.reset();
+    if (seed % 3 == 0)
+        problem = in_random_sequences(problem, seed);
+    const std::vector<annulus_dtype> dtypes = ranks_dtypes();
+    if (std::ranges::find(dtypes, problem.dtype) == dtypes.end())
+        problem.dtype = dtypes[seed % dtypes.size()];
+    return problem;
+}
 
 } // namespace annulus::test

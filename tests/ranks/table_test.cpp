@@ -386,15 +386,8 @@ class Random : public testing::TestWithParam<int> {};
 
 TEST_P(Random, RanksAgreeWithOne) {
     const auto seed = static_cast<std::uint64_t>(GetParam());
-    const bool has_windows = seed % 5 < 2 && ranks_ways().front().run.engine != ANNULUS_ENGINE_GEMM;
-    Problem problem = has_windows ? random_window_problem(seed) : random_problem(seed);
-    problem.window.reset();
-    if (seed % 3 == 0)
-        problem = in_random_sequences(problem, seed);
+    Problem problem = random_shared_problem(seed);
     problem.keys_once = seed % 4 == 2;
-    const std::vector<annulus_dtype> dtypes = ranks_dtypes();
-    if (std::find(dtypes.begin(), dtypes.end(), problem.dtype) == dtypes.end())
-        problem.dtype = dtypes[seed % dtypes.size()];
     const std::vector<RanksWay> ways = ranks_ways();
     problem = taken(problem, ways.front().run);
     SCOPED_TRACE(testing::Message() << problem);
