@@ -8,31 +8,12 @@ import unittest
 import capi
 import tap
 from capi import np
+from threads import together
 
 import annulus
 
 SHAPE, KV_SHAPE = (2, 96, 4, 16), (2, 96, 2, 16)
 ARRAYS = capi.numbers(11, SHAPE, KV_SHAPE, KV_SHAPE, SHAPE, dtype="float64")
-
-
-def together(ends, work):
-    """Runs work(end) in a thread for each end. Raises the exception of a thread."""
-    failed = []
-
-    def guarded(end):
-        try:
-            end.set_timeout(60)
-            work(end)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(end,)) for end in ends]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
 
 
 class CommTest(unittest.TestCase):

@@ -15,6 +15,7 @@ import weakref
 import capi
 import tap
 from capi import np
+from threads import together
 
 import annulus
 from annulus import _arrays, _cache
@@ -214,20 +215,14 @@ class ContextTest(unittest.TestCase):
 
     def test_the_gil_is_released(self):
         """Ranks wait for one another inside their calls. If a call held the GIL, the other rank could not call."""
-        ends = annulus.Comm.local(3)
         results = {}
 
         def work(end):
-            end.set_timeout(60)
             context = annulus.Context([(0, 1)], comm=end)
             rows = slice(end.rank, end.rank + 1)
             results[end.rank] = context.forward(Q[:, rows], K[:, rows], V[:, rows])[0]
 
-        workers = [threading.Thread(target=work, args=(end,)) for end in ends]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        together(annulus.Comm.local(3), work)
         self.assertEqual(sorted(results), [0, 1, 2])
 
     def test_threads_that_share_a_context(self):

@@ -2,12 +2,12 @@
 """The attention mass of keys equals sums of probabilities that this file computes: in every library, with windows,
 sequences and several ranks."""
 
-import threading
 import unittest
 
 import capi
 import tap
 from capi import np
+from threads import together
 
 import annulus
 
@@ -101,16 +101,12 @@ class MassTest(unittest.TestCase):
         lengths = (29, 0, 21)
         masses = [None] * len(lengths)
 
-        def work(rank, comm):
-            start = sum(lengths[:rank])
-            q, k = (x[:, start : start + lengths[rank]] for x in (Q, K))
-            masses[rank] = annulus.Context(BRANCHES, comm=comm).attention_mass(q, k)
+        def work(end):
+            start = sum(lengths[: end.rank])
+            q, k = (x[:, start : start + lengths[end.rank]] for x in (Q, K))
+            masses[end.rank] = annulus.Context(BRANCHES, comm=end).attention_mass(q, k)
 
-        threads = [threading.Thread(target=work, args=pair) for pair in enumerate(annulus.Comm.local(len(lengths)))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(annulus.Comm.local(len(lengths)), work)
         equal(np.concatenate(masses, -1), mass_of(Q, K))
 
     def test_refusals(self):

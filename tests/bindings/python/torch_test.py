@@ -5,7 +5,6 @@ import gc
 import io
 import os
 import tempfile
-import threading
 import types
 import unittest
 import unittest.mock
@@ -25,6 +24,7 @@ from torch.autograd import forward_ad
 import annulus
 import published
 from annulus.torch import LongNetAttention, MultiheadDilatedAttention, _ranks, dilated_attention, reconnect
+from threads import together
 
 BRANCHES = [(16, 1), (48, 3)]
 SHAPE, KV_SHAPE = (2, 83, 4, 16), (2, 83, 2, 16)
@@ -829,30 +829,20 @@ class RanksTest(unittest.TestCase):
         wanted = alone(whole)[0]
         (weights * wanted).sum().backward()
         starts = np.cumsum([0, *lengths])
-        results, failed = {}, []
+        results = {}
 
         def work(end):
-            try:
-                end.set_timeout(60)
-                mine = slice(starts[end.rank], starts[end.rank + 1])
-                module = MultiheadDilatedAttention(
-                    *arguments, is_causal=True, layer_norm=True, dtype=torch.float64, process_group=end, shards=shards
-                )
-                module.load_state_dict(alone.state_dict())
-                part = x[:, mine].clone().requires_grad_()
-                out = module(part)[0]
-                (weights[:, mine] * out).sum().backward()
-                results[end.rank] = out.detach(), part.grad, [p.grad for p in module.parameters()]
-            except BaseException as error:
-                failed.append(error)
+            mine = slice(starts[end.rank], starts[end.rank + 1])
+            module = MultiheadDilatedAttention(
+                *arguments, is_causal=True, layer_norm=True, dtype=torch.float64, process_group=end, shards=shards
+            )
+            module.load_state_dict(alone.state_dict())
+            part = x[:, mine].clone().requires_grad_()
+            out = module(part)[0]
+            (weights[:, mine] * out).sum().backward()
+            results[end.rank] = out.detach(), part.grad, [p.grad for p in module.parameters()]
 
-        threads = [threading.Thread(target=work, args=(end,)) for end in annulus.Comm.local(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failed:
-            raise failed[0]
+        together(annulus.Comm.local(3), work)
         parts = [results[rank] for rank in range(3)]
         torch.testing.assert_close(torch.cat([part[0] for part in parts], 1), wanted.detach(), rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(torch.cat([part[1] for part in parts], 1), whole.grad, rtol=1e-9, atol=1e-10)
