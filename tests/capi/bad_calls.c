@@ -10,6 +10,11 @@
 
 #define ARGUMENT ANNULUS_ERROR_ARGUMENT
 
+static void assert_calls_refused(fixture *f, annulus_status wanted, const char *name, const char *what) {
+    for (int c = 0; c < CALLS; ++c)
+        assert_call_refused(f, all_calls[c], wanted, name, what);
+}
+
 static void null_handles(void **state) {
     fixture *f = *state;
     annulus_config *config = NULL;
@@ -18,8 +23,7 @@ static void null_handles(void **state) {
     const int64_t lengths[] = {4};
     annulus_context *const context = f->context;
     f->context = NULL;
-    assert_call_refused(f, &forward_call, ARGUMENT, "context", "no context");
-    assert_call_refused(f, &backward_call, ARGUMENT, "context", "no context");
+    assert_calls_refused(f, ARGUMENT, "context", "no context");
     f->context = context;
 
     assert_refused(annulus_config_create(NULL), ARGUMENT, "config");
@@ -500,22 +504,69 @@ static void engines_of_other_devices(void **state) {
     assert_ok(forward_call.run(f)); /* the context has kept its config */
 }
 
+/* The functions that answer a question about a problem. A refusal leaves the answer as it was. */
+typedef annulus_status (*question)(annulus_context *context, const annulus_problem *problem, annulus_pass pass);
+
+static annulus_status ask_estimate(annulus_context *context, const annulus_problem *problem, annulus_pass pass) {
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    const annulus_estimate untouched = estimate;
+    const annulus_status status = annulus_estimate_problem(context, problem, pass, ANNULUS_ALL_BRANCHES, &estimate);
+    if (status != ANNULUS_OK)
+        assert_same_estimates(&estimate, &untouched);
+    return status;
+}
+
+static annulus_status ask_estimate_of_rank(annulus_context *context, const annulus_problem *problem,
+                                           annulus_pass pass) {
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    const annulus_estimate untouched = estimate;
+    annulus_shards even = ANNULUS_SHARDS_INIT;
+    even.ranks = 2;
+    const annulus_status status = annulus_estimate_rank(context, problem, pass, &even, 0, &estimate);
+    if (status != ANNULUS_OK)
+        assert_same_estimates(&estimate, &untouched);
+    return status;
+}
+
+static annulus_status ask_workspace(annulus_context *context, const annulus_problem *problem, annulus_pass pass) {
+    uint64_t bytes = 77;
+    const annulus_status status = annulus_workspace_size(context, problem, pass, &bytes);
+    if (status != ANNULUS_OK)
+        assert_int_equal(bytes, 77);
+    return status;
+}
+
+static annulus_status ask_engine(annulus_context *context, const annulus_problem *problem, annulus_pass pass) {
+    annulus_engine engine = ANNULUS_ENGINE_MMA;
+    const annulus_status status = annulus_select_engine(context, problem, pass, &engine);
+    if (status != ANNULUS_OK)
+        assert_int_equal(engine, ANNULUS_ENGINE_MMA);
+    return status;
+}
+
+static annulus_status ask_about_engine(annulus_context *context, const annulus_problem *problem, annulus_pass pass) {
+    return annulus_check_engine(context, problem, pass, ANNULUS_ENGINE_CPU);
+}
+
+static void assert_questions_refused(annulus_context *context, const annulus_problem *problem, annulus_pass pass,
+                                     annulus_status wanted, const char *name) {
+    const question all[] = {ask_estimate, ask_estimate_of_rank, ask_workspace, ask_engine, ask_about_engine};
+    for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
+        assert_refused(all[i](context, problem, pass), wanted, name);
+        assert_int_equal(annulus_last_error_bytes() > 1, wanted == ANNULUS_ERROR_WORKSPACE);
+    }
+}
+
 static void context_without_config(void **state) {
     fixture *f = *state;
     annulus_context *const configured = f->context;
     const annulus_problem problem = fixture_problem();
-    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    uint64_t bytes = 77;
     assert_ok(annulus_context_create(&f->context, ANNULUS_DEVICE_CPU, 0));
-    assert_call_refused(f, &forward_call, ARGUMENT, "config", "no config");
-    assert_call_refused(f, &backward_call, ARGUMENT, "config", "no config");
+    assert_calls_refused(f, ARGUMENT, "config", "no config");
     annulus_config *config = NULL;
     assert_refused(annulus_context_copy_config(&config, f->context), ARGUMENT, "config");
     assert_null(config);
-    assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_PASS_FORWARD, 0, &estimate), ARGUMENT,
-                   "config");
-    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "config");
-    assert_int_equal(bytes, 77);
+    assert_questions_refused(f->context, &problem, ANNULUS_PASS_FORWARD, ARGUMENT, "config");
     annulus_context_destroy(f->context);
     f->context = configured;
 }
@@ -526,8 +577,6 @@ static void config_does_not_fit(void **state) {
     const annulus_problem problem = fixture_problem();
     for (int defect = 0; defect < 4; ++defect) {
         annulus_config *config = NULL;
-        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-        uint64_t bytes = 77;
         assert_ok(annulus_config_copy(&config, f->config));
         annulus_branch branch = ANNULUS_BRANCH_INIT(0, 2);
         if (defect == 0) {
@@ -544,12 +593,8 @@ static void config_does_not_fit(void **state) {
         }
         assert_ok(annulus_config_add_branch(config, &branch, NULL));
         assert_ok(annulus_context_set_config(f->context, config));
-        assert_call_refused(f, &forward_call, ARGUMENT, NULL, "config");
-        assert_call_refused(f, &backward_call, ARGUMENT, NULL, "config");
-        assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_PASS_FORWARD, 0, &estimate), ARGUMENT,
-                       NULL);
-        assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, NULL);
-        assert_int_equal(bytes, 77);
+        assert_calls_refused(f, ARGUMENT, NULL, "config");
+        assert_questions_refused(f->context, &problem, ANNULUS_PASS_FORWARD, ARGUMENT, NULL);
         annulus_config_destroy(config);
     }
 }
@@ -579,23 +624,14 @@ static void problem_fields(void **state) {
         {"row_alignment", FIELD(annulus_problem, row_alignment), 8192},
         {"row_alignment", FIELD(annulus_problem, row_alignment), INT64_MIN},
     };
-    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    const annulus_estimate untouched = estimate;
-    uint64_t bytes = 77;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
         annulus_problem problem = fixture_problem();
         set_field(&problem, &wrong[i]);
-        assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_PASS_BACKWARD, -1, &estimate), ARGUMENT,
-                       wrong[i].name);
-        assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_BACKWARD, &bytes), ARGUMENT,
-                       wrong[i].name);
+        assert_questions_refused(f->context, &problem, ANNULUS_PASS_BACKWARD, ARGUMENT, wrong[i].name);
     }
     annulus_problem problem = fixture_problem();
     problem.head_dim = 12;
-    assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_PASS_FORWARD, -1, &estimate),
-                   ANNULUS_ERROR_UNSUPPORTED, "head_dim");
-    assert_same_estimates(&estimate, &untouched);
-    assert_int_equal(bytes, 77);
+    assert_questions_refused(f->context, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ERROR_UNSUPPORTED, "head_dim");
 }
 
 /* An unset field never means an empty problem: it is refused by its name. */
@@ -603,7 +639,7 @@ static void zeroed_problems(void **state) {
     fixture *f = *state;
     const annulus_problem given = fixture_problem();
     annulus_problem problem;
-    uint64_t bytes = 77;
+    uint64_t bytes = 0;
     memset(&problem, 0, sizeof problem);
     static const bad_field unset[] = {
         {"problem", FIELD(annulus_problem, size), 0},
@@ -615,11 +651,9 @@ static void zeroed_problems(void **state) {
         {"sequence_length", FIELD(annulus_problem, sequence_length), 0},
     };
     for (size_t i = 0; i < sizeof unset / sizeof *unset; ++i) {
-        assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT,
-                       unset[i].name);
+        assert_questions_refused(f->context, &problem, ANNULUS_PASS_FORWARD, ARGUMENT, unset[i].name);
         memcpy((char *)&problem + unset[i].offset, (const char *)&given + unset[i].offset, unset[i].bytes);
     }
-    assert_int_equal(bytes, 77);
     assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
     annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
     options.flags = ANNULUS_CALL_QUERY_WINDOW;
@@ -628,25 +662,28 @@ static void zeroed_problems(void **state) {
                    "query_length");
 }
 
-static void questions_of_cost(void **state) {
+static void questions(void **state) {
     fixture *f = *state;
     annulus_problem problem = fixture_problem();
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    uint64_t bytes = 77;
     const annulus_pass pass = ANNULUS_PASS_FORWARD;
-    assert_refused(annulus_estimate_problem(NULL, &problem, pass, -1, &estimate), ARGUMENT, "context");
-    assert_refused(annulus_estimate_problem(f->context, NULL, pass, -1, &estimate), ARGUMENT, "problem");
+    assert_questions_refused(NULL, &problem, pass, ARGUMENT, "context");
+    assert_questions_refused(f->context, NULL, pass, ARGUMENT, "problem");
+    const int no_pass[] = {0, 4, -1, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 5; ++i)
+        assert_questions_refused(f->context, &problem, (annulus_pass)no_pass[i], ARGUMENT, "pass");
     assert_refused(annulus_estimate_problem(f->context, &problem, pass, -1, NULL), ARGUMENT, "estimate");
-    assert_refused(annulus_estimate_problem(f->context, &problem, (annulus_pass)0, -1, &estimate), ARGUMENT, "pass");
-    assert_refused(annulus_estimate_problem(f->context, &problem, (annulus_pass)4, -1, &estimate), ARGUMENT, "pass");
     assert_refused(annulus_estimate_problem(f->context, &problem, pass, -2, &estimate), ARGUMENT, "branch");
     assert_refused(annulus_estimate_problem(f->context, &problem, pass, 2, &estimate), ARGUMENT, "branch");
-    assert_refused(annulus_workspace_size(NULL, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "context");
-    assert_refused(annulus_workspace_size(f->context, NULL, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
-    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, NULL), ARGUMENT, "bytes");
-    assert_refused(annulus_workspace_size(f->context, &problem, (annulus_pass)0, &bytes), ARGUMENT, "pass");
-    assert_refused(annulus_workspace_size(f->context, &problem, (annulus_pass)4, &bytes), ARGUMENT, "pass");
-    assert_int_equal(bytes, 77);
+    assert_refused(annulus_workspace_size(f->context, &problem, pass, NULL), ARGUMENT, "bytes");
+    assert_refused(annulus_select_engine(f->context, &problem, pass, NULL), ARGUMENT, "engine");
+    const int no_engine[] = {-1, 100, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 4; ++i)
+        assert_refused(annulus_check_engine(f->context, &problem, pass, (annulus_engine)no_engine[i]), ARGUMENT,
+                       "engine");
+    assert_ok(annulus_config_set_workspace_limit(f->config, 1));
+    assert_ok(annulus_context_set_config(f->context, f->config));
+    assert_questions_refused(f->context, &problem, ANNULUS_PASS_BACKWARD, ANNULUS_ERROR_WORKSPACE, "workspace");
 }
 
 static void hilbert_curves(void **state) {
@@ -682,7 +719,7 @@ int main(void) {
         TEST(config_does_not_fit),
         TEST(problem_fields),
         TEST(zeroed_problems),
-        TEST(questions_of_cost),
+        TEST(questions),
         TEST(hilbert_curves),
     };
     return RUN_TESTS(tests);

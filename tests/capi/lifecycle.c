@@ -267,49 +267,6 @@ static void selected_engine_of_a_rank(void **state) {
     annulus_comm_destroy(comm);
 }
 
-static void wrong_questions_about_engines(void **state) {
-    fixture *f = *state;
-    annulus_problem problem = fixture_problem();
-    annulus_engine engine = ANNULUS_ENGINE_MMA;
-    annulus_context *bare = NULL;
-    assert_refused(annulus_select_engine(NULL, &problem, ANNULUS_PASS_FORWARD, &engine), ANNULUS_ERROR_ARGUMENT,
-                   "context");
-    assert_refused(annulus_select_engine(f->context, NULL, ANNULUS_PASS_FORWARD, &engine), ANNULUS_ERROR_ARGUMENT,
-                   "problem");
-    assert_refused(annulus_select_engine(f->context, &problem, ANNULUS_PASS_FORWARD, NULL), ANNULUS_ERROR_ARGUMENT,
-                   "engine");
-    assert_refused(annulus_check_engine(NULL, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ENGINE_CPU),
-                   ANNULUS_ERROR_ARGUMENT, "context");
-    assert_refused(annulus_check_engine(f->context, NULL, ANNULUS_PASS_FORWARD, ANNULUS_ENGINE_CPU),
-                   ANNULUS_ERROR_ARGUMENT, "problem");
-    const int unknown[] = {-1, 100, INT32_MAX, INT32_MIN};
-    for (int i = 0; i < 4; ++i) {
-        assert_refused(annulus_select_engine(f->context, &problem, (annulus_pass)unknown[i], &engine),
-                       ANNULUS_ERROR_ARGUMENT, "pass");
-        assert_refused(annulus_check_engine(f->context, &problem, (annulus_pass)unknown[i], ANNULUS_ENGINE_CPU),
-                       ANNULUS_ERROR_ARGUMENT, "pass");
-        assert_refused(annulus_check_engine(f->context, &problem, ANNULUS_PASS_FORWARD, (annulus_engine)unknown[i]),
-                       ANNULUS_ERROR_ARGUMENT, "engine");
-    }
-    assert_ok(annulus_context_create(&bare, ANNULUS_DEVICE_CPU, 0));
-    assert_refused(annulus_select_engine(bare, &problem, ANNULUS_PASS_FORWARD, &engine), ANNULUS_ERROR_ARGUMENT,
-                   "config");
-    assert_refused(annulus_check_engine(bare, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ENGINE_CPU),
-                   ANNULUS_ERROR_ARGUMENT, "config");
-    annulus_context_destroy(bare);
-    problem.head_dim = 12;
-    assert_refused(annulus_select_engine(f->context, &problem, ANNULUS_PASS_FORWARD, &engine),
-                   ANNULUS_ERROR_UNSUPPORTED, "head_dim");
-    problem = fixture_problem();
-    assert_ok(annulus_config_set_workspace_limit(f->config, 1));
-    assert_ok(annulus_context_set_config(f->context, f->config));
-    assert_refused(annulus_select_engine(f->context, &problem, ANNULUS_PASS_BACKWARD, &engine), ANNULUS_ERROR_WORKSPACE,
-                   "workspace");
-    assert_refused(annulus_check_engine(f->context, &problem, ANNULUS_PASS_BACKWARD, ANNULUS_ENGINE_CPU),
-                   ANNULUS_ERROR_WORKSPACE, "workspace");
-    assert_int_equal(engine, ANNULUS_ENGINE_MMA);
-}
-
 /* Returns a pass's estimate of one branch or of all, for a problem with Prov-GigaPath's heads. */
 static annulus_estimate estimate_of(const annulus_config *config, int64_t length, annulus_pass pass, int32_t branch) {
     annulus_context *context = NULL;
@@ -549,7 +506,6 @@ int main(void) {
         TEST(last_engine),
         TEST(selected_engine),
         TEST(selected_engine_of_a_rank),
-        TEST(wrong_questions_about_engines),
         TEST(presets_are_their_branches),
         TEST(presets_have_names),
         TEST(estimates_add_up),
