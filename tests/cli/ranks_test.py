@@ -105,16 +105,21 @@ class AttendTest(ProgramTest):
         self.assert_close(lse, wanted_lse, 1e-5)
 
     def test_refusals(self):
+        """attend and map refuse what ranks cannot do."""
         self.save_inputs((1, 40, 2, 8))
         before = self.names()
         good = ["--branch", "16:1", "--ranks", 2]
-        for options, exit_code, says in (
-                (good + ["--query-start", 0], 2, "--query-start"), (good + ["--timeout", "0"], 2, "--timeout"),
-                (good + ["--engine", "gemm"], 2, "gemm"),
-                (good + ["--workspace-limit", "1"], 1, "limit"),
-                (good + ["--device", f"cuda:{cuda_device_count()}"], 2, "--device cuda:")):
-            with self.subTest(options):
-                self.assert_refused(run(*self.attend_arguments(*options), timeout=60), exit_code, says)
+        attend = self.attend_arguments(*good)
+        mass = ["map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *good, "--out"]
+        for arguments, exit_code, says in (
+                ([*attend, "--query-start", 0], 2, "--query-start"), ([*attend, "--timeout", "0"], 2, "--timeout"),
+                ([*attend, "--engine", "gemm"], 2, "gemm"), ([*attend, "--workspace-limit", "1"], 1, "limit"),
+                ([*attend, "--device", f"cuda:{cuda_device_count()}"], 2, "--device cuda:"),
+                ([*mass, self.path("mass.npy"), "--query-start", 0], 2, "--query-start"),
+                ([*mass, self.path("mass.npy"), "--workspace-limit", "1"], 1, "limit"),
+                ([*mass, self.path("missing/mass.npy")], 2, "--out")):
+            with self.subTest(arguments):
+                self.assert_refused(run(*arguments, timeout=60), exit_code, says)
                 self.assertEqual(self.names(), before)
 
     def test_failure_of_one_rank_ends_all(self):
@@ -176,21 +181,6 @@ class MapTest(ProgramTest):
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             pictures.append(re.findall(r">([^<]*)</text>", path.read_text(encoding="utf-8")))
         self.assertEqual(*pictures)
-
-    def test_refusals(self):
-        self.save_inputs((1, 40, 2, 8))
-        before = self.names()
-        good = ["--branch", "16:1", "--ranks", 2]
-        for options, exit_code, says in (
-                (good + ["--query-start", 0], 2, "--query-start"),
-                (good + ["--workspace-limit", "1"], 1, "limit"),
-                (good + ["--out", self.path("missing/mass.npy")], 2, "--out")):
-            with self.subTest(options):
-                arguments = self.map_arguments(*options)
-                if options.count("--out"):
-                    del arguments[5:7]
-                self.assert_refused(run(*arguments, timeout=60), exit_code, says)
-                self.assertEqual(self.names(), before)
 
 
 @unittest.skipUnless(has_mpi(), "needs mpirun and a build with MPI")
