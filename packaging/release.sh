@@ -48,7 +48,7 @@ for place in bindings/rust/annulus/Cargo.toml:'^version = "' bindings/rust/annul
 done
 if git tag --points-at HEAD | grep -Fqx "v$version"; then
     ! grep -q "^## \[$version\] - unreleased" CHANGELOG.md || fail "CHANGELOG.md calls $version unreleased"
-    ! grep -q 'not on PyPI yet' README.md || fail 'README.md, which PyPI shows, says: not on PyPI yet'
+    ! git grep -n 'not on [A-Za-z.]* yet' -- README.md doc || fail 'these pages call it unpublished'
     for file in packaging/debian/control packaging/debian/changelog; do
         ! grep -q '@example\.org>' $file || fail "$file has an address of example.org (packaging/set_address.py)"
     done
