@@ -95,15 +95,15 @@ python3 -m venv "$scratch/tools"
 "$scratch/tools/bin/pip" install --quiet build
 "$scratch/tools/bin/python" -m build --sdist --outdir "$directory/python" . -Csetup-args=-Dcuda=disabled >/dev/null
 
+echo '== Debian packages'
+sh packaging/build_deb.sh "$directory/debian"
+
 echo '== wheels'
-sh packaging/build_wheel.sh "$directory/python" "$@"
 sh packaging/build_wheel.sh --arm64 "$directory/python"
+sh packaging/build_wheel.sh "$directory/python" "$@" # last, since kernels for GPUs take longest
 for wheel in "$directory"/python/*.whl; do
     python3 packaging/sbom.py "$wheel" >"$directory/sbom/$(basename "$wheel" .whl).cdx.json"
 done
-
-echo '== Debian packages'
-sh packaging/build_deb.sh "$directory/debian"
 
 cd "$directory"
 find . -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs -d '\n' sha256sum >"$scratch/SHA256SUMS"
