@@ -9,8 +9,9 @@ import re
 import subprocess
 import sys
 
-# By -Xptxas=-v, the warp that finds tiles of several branches spills up to 144 bytes (sm90 forward, D = 128).
-MOST_SPILLED, MOST_SPILLED_OF_32_BITS = 160, 1024  # bytes
+# By -Xptxas=-v, the warp that finds tiles of several branches spills up to 144 bytes (sm90 forward, D = 128). For 8.0,
+# kernels of `mma` load 548 bytes (forward, D = 128): a dozen scalars that lie in memory while tiles are found.
+MOST_SPILLED, MOST_SPILLED_OF_32_BITS = 560, 1024  # bytes
 SLOW = re.compile(r"\(C75\d\d\)|ignored")
 KERNEL = re.compile(r"Compiling entry function '\w+TraitsI(6__half|13__nv_bfloat16)?")
 SPILLED = re.compile(r"(\d+) bytes spill (?:stores|loads)")
