@@ -11,17 +11,23 @@ import sys
 
 # By -Xptxas=-v, the warp that finds tiles of several branches spills up to 144 bytes (sm90 forward, D = 128). For 8.0,
 # kernels of `mma` load 548 bytes (forward, D = 128): a dozen scalars that lie in memory while tiles are found.
-MOST_SPILLED, MOST_SPILLED_OF_32_BITS = 560, 1024  # bytes
+MOST_SPILLED, MOST_SPILLED_FOR_80, MOST_SPILLED_OF_32_BITS = 160, 560, 1024  # bytes
 SLOW = re.compile(r"\(C75\d\d\)|ignored")
-KERNEL = re.compile(r"Compiling entry function '\w+TraitsI(6__half|13__nv_bfloat16)?")
+KERNEL = re.compile(r"Compiling entry function '\w+TraitsI(6__half|13__nv_bfloat16)?\w*' for 'sm_(\w+)'")
 SPILLED = re.compile(r"(\d+) bytes spill (?:stores|loads)")
+
+
+def most_spilled(element: str | None, architecture: str) -> int:
+    if element is None:
+        return MOST_SPILLED_OF_32_BITS
+    return MOST_SPILLED_FOR_80 if architecture == "80" else MOST_SPILLED
 
 
 def slow_lines(lines: list[str]) -> list[str]:
     most, found = MOST_SPILLED, []
     for line in lines:
         if kernel := KERNEL.search(line):
-            most = MOST_SPILLED if kernel[1] else MOST_SPILLED_OF_32_BITS
+            most = most_spilled(kernel[1], kernel[2])
         if SLOW.search(line) or any(int(count) > most for count in SPILLED.findall(line)):
             found.append(line)
     return found
