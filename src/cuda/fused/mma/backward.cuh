@@ -85,7 +85,7 @@ template <class Traits> class BackwardWarp {
             scheduler_.take_next();
         do {
             if (at.is_last(tile))
-                scheduler_.find_next(next);
+                scheduler_.find_next();
             wait_for_copies<0>();
             __syncthreads(); // the block has come, and the one before is free
             const bool is_empty = at.is_over(tile);

@@ -75,7 +75,7 @@ template <class Traits> class ForwardWarp {
             scheduler_.take_next();
         do {
             if (at.is_last(tile))
-                scheduler_.find_next(next);
+                scheduler_.find_next();
             wait_for_copies<0>();
             __syncthreads(); // one stage: K has come, V is free; two: the block has come, the one before is free
             const bool is_empty = at.is_over(tile);

@@ -14,10 +14,14 @@ __device__ __forceinline__ unsigned take_number(const TileGrid &grid) {
     return gridDim.x + atomicAdd(grid.next_tile, 1);
 }
 
-// Finds the next tile of the CTA, with -1 ranges if none is left. A whole warp calls it. Lane 0 has the tile's number,
-// which may be beyond the last tile. It is not inlined: warps that compute would have to spill registers for it.
-template <class Shared, class OwnTile>
-__device__ __noinline__ void find_next_tile(const TileGrid &grid, Shared &shared, OwnTile &tile, unsigned number) {
+// Finds the next tile of the CTA, with -1 ranges if none is left, and writes it to a slot. A whole warp calls it. Lane 0
+// has the tile's number, which may be beyond the last tile. It is not inlined: warps that compute would have to spill
+// registers for it. It names shared memory itself, since pointers to it would take registers, too.
+template <class Shared>
+__device__ __noinline__ void find_next_tile(const TileGrid &grid, int slot, unsigned number) {
+    extern __shared__ __align__(128) std::uint8_t memory[];
+    Shared &shared = *reinterpret_cast<Shared *>(memory);
+    auto &tile = shared.tiles[slot];
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     unsigned id = __shfl_sync(~0u, number, 0);
     while (id < grid.tiles &&
@@ -45,7 +49,7 @@ template <class Shared> class TileScheduler {
     // Calls use(tile, next) for each tile, and before them for an empty tile.
     template <class Use> __device__ __forceinline__ void for_each(const Use &use) {
         while (shared_.tiles[slot_].ranges >= 0) {
-            const int next = slot_ == tile_slots - 1 ? 0 : slot_ + 1;
+            const int next = next_slot();
             use(shared_.tiles[slot_], shared_.tiles[next]);
             slot_ = next;
         }
@@ -57,9 +61,9 @@ template <class Shared> class TileScheduler {
             number_ = take_number(grid_);
     }
     // Finds the next tile. A barrier must come before anyone reads the tile.
-    template <class OwnTile> __device__ __forceinline__ void find_next(OwnTile &next) {
+    __device__ __forceinline__ void find_next() {
         if (threadIdx.x < warp_threads)
-            find_next_tile(grid_, shared_, next, number_ == none ? blockIdx.x : number_);
+            find_next_tile<Shared>(grid_, next_slot(), number_ == none ? blockIdx.x : number_);
         number_ = 0;
     }
     // Moves `at` to the next block of the tile, and calls copy(tile, at). Behind the last block, it calls copy() for
@@ -76,6 +80,8 @@ template <class Shared> class TileScheduler {
     }
 
   private:
+    __device__ __forceinline__ int next_slot() const { return slot_ == tile_slots - 1 ? 0 : slot_ + 1; }
+
     static constexpr unsigned none = ~0u;
     const TileGrid &grid_;
     Shared &shared_;
