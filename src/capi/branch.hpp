@@ -10,7 +10,7 @@
 
 namespace annulus {
 
-// Checks every field on its own, and the fields against the branch's kind.
+// Checks every field on its own, and the fields against the branch's kind. Returns the branch.
 Branch checked_branch(const annulus_branch *branch);
 
 // Writes branch `index` of a config to the caller's struct. Throws if the struct is too short to hold its kind.

@@ -5,6 +5,8 @@ registers, if its matrix products are serialised, or if setmaxnreg is ignored. A
 tiles, where warps find the next tile with few registers, and in the rare blocks where maxima change. Kernels for
 32-bit elements may spill more between blocks, since their products take most registers."""
 
+from __future__ import annotations
+
 import re
 import subprocess
 import sys

@@ -54,7 +54,7 @@ class ShardCosts {
         double rows = 0;
         std::int64_t messages = 0;
     };
-    // Returns it for windows[index]. `windows` are all windows that the rank has in the item.
+    // Returns what windows[index] needs. `windows` are all windows that the rank has in the item.
     Received received(const Item &item, const std::vector<Window> &windows, std::size_t index,
                       const Shards &shards) const;
 

@@ -11,9 +11,9 @@ namespace annulus {
 void refuse_global_positions(const Pattern &pattern) {
     for (std::size_t i = 0; i < pattern.branches.size(); ++i)
         if (pattern.branches[i].kind == ANNULUS_BRANCH_GLOBAL)
-            throw Error(
-                ANNULUS_ERROR_UNSUPPORTED,
-                "branch %zu has global positions; with a communicator every branch must be segments or a window", i);
+            throw Error(ANNULUS_ERROR_UNSUPPORTED,
+                        "branch %zu has global positions; over several ranks every branch must be segments or a window",
+                        i);
 }
 
 std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps) {

@@ -331,8 +331,8 @@ static void enumerations(void **state) {
     annulus_config *c = f->config;
     annulus_context *context = NULL;
     int32_t count = 77;
-    const int unknown[] = {INT32_MAX, INT32_MIN}; /* known_values() has smaller numbers */
-    for (int i = 0; i < 2; ++i) {
+    const int unknown[] = {-1, 99, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 4; ++i) {
         const int n = unknown[i];
         assert_refused(annulus_config_set_padding_rule(c, (annulus_padding_rule)n), ARGUMENT, "rule");
         assert_refused(annulus_config_set_key_rule(c, (annulus_key_rule)n), ARGUMENT, "rule");

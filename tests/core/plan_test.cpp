@@ -309,7 +309,6 @@ TEST(Plan, RefusesWhatDoesNotFit) {
     EXPECT_EQ(status_of(image), ANNULUS_OK); // the last segment of 16 takes the automatic width
 }
 
-// Engines that do not know every kind of branch ask this before they read a branch.
 TEST(Plan, KnowsItsKindsOfBranches) {
     const auto kinds = [](const BranchSpec &second) {
         const Problem problem{.length = 40, .branches = {{.segment = 16}, second}};

@@ -23,7 +23,7 @@
 
 namespace annulus::test {
 
-void PrintTo(const NamedProblem &named, std::ostream *out) {
+inline void PrintTo(const NamedProblem &named, std::ostream *out) {
     *out << named.problem;
 }
 

@@ -79,7 +79,7 @@ bool has_few_ranges(const std::vector<annulus_branch> &branches, bool causal) {
 // True if no branch is global, or if the others can leave out the pairs of the only one.
 bool leaves_others_apart(const PlannedJob &job, const std::vector<annulus_branch> &branches) {
     const auto global = std::ranges::find(branches, ANNULUS_BRANCH_GLOBAL, &annulus_branch::kind);
-    if (branches.size() == 1 || global == branches.end())
+    if (global == branches.end())
         return true;
     const bool has_padding =
         job.pattern.padding == "zero-keys" && !job.pattern.causal && has_kind(branches, ANNULUS_BRANCH_SEGMENTS);
@@ -104,15 +104,16 @@ const char *pattern_refusal(const PlannedJob &job, const std::vector<annulus_bra
         if (is_curved(branch) && is_cut(branch, problem, shards))
             return "a shard cuts a segment in Hilbert order";
     }
-    if (job.pattern.key_rule == "once" && !leaves_others_apart(job, branches))
-        return "beside global positions it counts keys once if these are one branch with all heads, and no segment is "
-               "padded";
+    const bool shares_keys = job.pattern.key_rule == "once" && branches.size() > 1;
+    if (shares_keys && !leaves_others_apart(job, branches))
+        return "beside global positions it counts keys once if the global positions are one branch with all heads, and "
+               "no segment is padded";
     std::vector<annulus_branch> others = branches;
     std::erase_if(others, [](const annulus_branch &branch) { return branch.kind == ANNULUS_BRANCH_GLOBAL; });
-    if (job.pattern.key_rule == "once" && !is_one_launch(others))
+    if (shares_keys && !is_one_launch(others))
         return "it counts keys once for up to 8 branches in linear order whose dilations divide one another and whose "
                "query rules are alike";
-    if (job.pattern.key_rule == "once" && !has_few_ranges(others, job.pattern.causal))
+    if (shares_keys && !has_few_ranges(others, job.pattern.causal))
         return "it counts keys once for up to four windows, or with causality eight, and fewer beside segments";
     return nullptr;
 }

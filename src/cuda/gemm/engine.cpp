@@ -219,7 +219,7 @@ Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device 
     if (const char *reason = refusal(plan, device))
         return {nullptr, reason};
     if (scope != KeyScope::all_keys && plan.has_windows())
-        return {nullptr, "a branch is a window; over several ranks all engines but gemm compute windows"};
+        return {nullptr, "a branch is a window; over several ranks the engines cpu, fused and mma compute windows"};
     return {std::make_unique<GemmExecutable>(plan, pass, scope, device, limits)};
 }
 

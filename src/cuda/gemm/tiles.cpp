@@ -32,16 +32,16 @@ class ClassTiles {
         : base_(base), queries_(queries), keys_(keys), is_window_(branch.kind() == ANNULUS_BRANCH_WINDOW),
           is_bounded_(branch.causal() || is_window_), is_linear_(base.curve.is_linear()), out_(out) {}
 
-    // Diagonal o pairs piece a of the queries with piece a + o of the keys. Tiles of one diagonal share neither queries
-    // nor keys.
+    // A diagonal d pairs piece a of the queries with piece a + d of the keys. Tiles of one diagonal share neither
+    // queries nor keys.
     void divide(std::int64_t tile) {
         // With bounds, pieces of the same length on both sides make equal tiles along a diagonal. Pieces much longer
         // than a window would have many scores that are hidden.
-        const bool is_equal = is_bounded_ && is_linear_;
+        const bool has_equal_pieces = is_bounded_ && is_linear_;
         if (is_window_)
             tile = std::min(tile, std::max(diagonal_queries, divide_up(window_keys(), row_alignment) * row_alignment));
-        query_piece_ = piece_length(is_equal ? std::max(queries_.count, keys_.count) : queries_.count, tile);
-        key_piece_ = is_equal && keys_.count > tile ? query_piece_ : piece_length(keys_.count, tile);
+        query_piece_ = piece_length(has_equal_pieces ? std::max(queries_.count, keys_.count) : queries_.count, tile);
+        key_piece_ = has_equal_pieces && keys_.count > tile ? query_piece_ : piece_length(keys_.count, tile);
         const std::int64_t query_pieces = divide_up(queries_.count, query_piece_);
         const std::int64_t key_pieces = std::max<std::int64_t>(1, divide_up(keys_.count, key_piece_));
         has_one_key_piece_ = key_pieces == 1;
@@ -287,13 +287,17 @@ bool may_share_keys(const BranchPlan &other, const TileSet &set) {
         return Window{set.segment_start + first, (count - 1) * stride + set.head.residues};
     };
     // True if the other branch cuts all segments of the set in the same way.
-    const bool is_alike = set.segments == 1 || set.segment_length % other.segment_length() == 0;
+    const bool is_alike = set.segment_length % other.segment_length() == 0;
     for (std::int64_t step = 0; step < set.steps; ++step) {
         const Window queries = rows(set.first_query + step * set.query_step, set.queries, set.query_stride);
         const Window keys = rows(set.first_key + step * set.key_step, set.keys, set.key_stride);
         const std::int64_t gap = std::max(keys.start - (queries.end() - 1), queries.start - (keys.end() - 1));
-        if (set.segments == 1 ? may_attend(other, queries, keys)
-                              : (is_alike ? segment_meets(other, queries, keys) : gap < other.segment_length()))
+        bool may_share = gap < other.segment_length();
+        if (set.segments == 1)
+            may_share = may_attend(other, queries, keys);
+        else if (is_alike)
+            may_share = segment_meets(other, queries, keys);
+        if (may_share)
             return true;
     }
     return false;

@@ -286,7 +286,7 @@ TEST(Forced, HasALongestSequence) {
     }
 }
 
-TEST(Refusal, IsOfNeitherWindowsNorGlobalPositions) {
+TEST(Refusal, IsOfNoWindowsAndNoGlobalPositions) {
     Problem problem = small_problem();
     const Inputs inputs = random_inputs(problem, 1);
     Call call(problem, inputs, device_memory(), true);
@@ -300,7 +300,12 @@ TEST(Refusal, IsOfNeitherWindowsNorGlobalPositions) {
             EXPECT_EQ(last_engine(any), ANNULUS_ENGINE_FUSED);
         }
     }
-    // Two branches of global positions whose keys count once: gemm alone.
+}
+
+TEST(Refusal, IsOfTwoGlobalBranchesWhoseKeysCountOnce) {
+    Problem problem = small_problem();
+    const Inputs inputs = random_inputs(problem, 1);
+    Call call(problem, inputs, device_memory(), true);
     problem.branches = {global_spec(0, 2), global_spec(1, 3), window_spec(9, 0)};
     problem.keys_once = true;
     for (const annulus_pass pass : passes) {

@@ -91,8 +91,8 @@ template <class CallPlan> struct Candidate {
 
 // Returns the plan with the largest parts within a workspace limit (0: none). If no such plan exists, returns the plan
 // that needs the least memory, although it exceeds the limit. make(room) returns a candidate whose parts are
-// BranchSplit::parts(…, room), or none if there are no such parts. `used`: bytes of the workspace without partial
-// results.
+// BranchSplit::parts(…, room), or none if there are no such parts. Returns none if make(std::nullopt) does: one grid is
+// better. `used`: bytes of the workspace without partial results.
 template <class CallPlan, class Make>
 std::optional<CallPlan> plan_within(std::uint64_t limit, std::size_t used, const Make &make) {
     std::optional<Candidate<CallPlan>> best = make(std::optional(room_within(limit, used)));

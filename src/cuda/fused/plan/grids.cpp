@@ -430,8 +430,8 @@ const char *grids_refusal(const Plan &plan, const std::vector<PlannedGrid> &grid
     if (!plan.shares_keys() || are_apart(grids))
         return are_too_many(grids) ? "there are too many small segments" : nullptr;
     if (plan.has_global_positions())
-        return "beside global positions it counts keys once if these are one branch with all heads, and the other "
-               "branches are linear, not padded, and in one grid";
+        return "beside global positions it counts keys once if the global positions are one branch with all heads, and "
+               "the other branches are linear, not padded, and in one grid";
     if (plan.has_windows())
         return "beside windows it counts keys once if dilations divide one another, query rules are alike, and there "
                "are up to four windows, or with causality eight, or fewer beside segments";

@@ -51,7 +51,8 @@ inline bool comes_before(const GridBranch &a, const GridBranch &b) {
 // out. If the keys belong to another rank, most branches have no pairs. The result points into the plan.
 //
 // If keys count once beside global positions, the global branch takes its pairs, and the other branches are confined to
-// the areas that it leaves: queries before and after the global positions against keys before and after them.
+// the areas that it leaves: queries before and after the global positions (all queries, if the global positions are
+// keys alone) against keys before and after them.
 std::vector<PlannedGrid> make_grids(const Plan &plan, GridResult what, const KernelShape &shape);
 
 // Whether a grid has all rows of the window, or leaves out rows at its ends whose segments have no ranges.

@@ -4,15 +4,16 @@
 // plan_forward() and plan_backward() take the first of these ways that is possible:
 //
 // 1. Split branches (branch_split.hpp): earlier launches leave partial results, and the last one adds them and writes
-//    the rows. This must take less time than one grid, unless one grid cannot take the branches. A whole call makes its
-//    partial results in parts. The parts are the largest that fit into the workspace limit. If none fit and one grid
-//    cannot take the branches, they are the parts that need the least memory. In backward each side is split by itself.
+//    the rows. The split must take less time than one grid, unless one grid cannot take the branches. A whole call
+//    makes its partial results in parts. The parts are the largest that fit into the workspace limit. If none fit and
+//    one grid cannot take the branches, they are the parts that need the least memory. In backward each side is split
+//    by itself.
 // 2. Stored dS (stored_ds_plan.hpp), only in backward: one branch, and the limit has room for enough dS.
 // 3. Launches over one grid after the other. Several grids of a whole call add up partial results of all rows. This way
 //    has no parts, so it may exceed the limit.
 //
 // A call over several sequences takes only way 3. A call over keys of other ranks never takes way 1, since its results
-// are partial anyway. If that saves time, split_ranges_elsewhere() makes two grids of its only one.
+// are partial anyway. If two grids save time, split_ranges_elsewhere() replaces its only grid by two.
 #pragma once
 
 #include "cuda/fused/plan/grids.hpp"

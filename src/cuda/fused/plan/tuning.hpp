@@ -64,7 +64,7 @@ inline constexpr std::size_t max_room_for_rows = std::size_t{1} << 30;
 //
 // Measured by the rate of backward over one branch at D = 128, with the cases of tests/benchmarks/peers.py and other
 // lengths. The program was not kept (doc/notes/backward.md). The constants for several passes are from an H100;
-// for the other constants the GPU is not recorded.
+// for the other constants the GPU is not recorded, unless a constant says it.
 
 // A launch has few tiles if it has at most this number for each CTA. Then all tiles of keys come first. Compared with
 // the two kernels before, 16 cells of 2048 went from 0.95 to 1.01 times their rate. 32 causal cells of 4096 went from
@@ -85,9 +85,9 @@ inline constexpr std::int64_t min_groups_of_passes = 4;
 // Least number of tiles in memory for each CTA. Not recorded.
 inline constexpr int min_tiles_of_cta = 3;
 // Two kernels store and multiply dS: least number of key tiles of a launch for every eight CTAs, if dS of all cells
-// does not fit. Causal tiles differ in length, so a GPU with few tiles waits for the longest one. One H200, `mma`, D =
-// 64, bfloat16: with 7.8 tiles for eight CTAs 1.15 times as fast as computing dS twice (16411 rows), causal 0.63 (32771
-// rows). With 15.6 tiles causal 1.15 times (16411 rows, or 32771 at D = 128: 1.21).
+// does not fit. Causal tiles differ in length, so a GPU with few tiles waits for the longest one. One H200,
+// peers.py --engine mma, D = 64: with 7.8 tiles for eight CTAs 1.15 times as fast as computing dS twice (16411 rows),
+// causal 0.63 (32771 rows). With 15.6 tiles causal 1.15 times (16411 rows, or 32771 at D = 128: 1.21).
 inline constexpr int min_key_tiles_of_eight_ctas = 7;
 inline constexpr int min_causal_key_tiles_of_eight_ctas = 12;
 // Least number of queries of a pass. A tile of queries takes 0.5 ms for 65,536 keys, and with fewer queries there are
