@@ -12,7 +12,7 @@ namespace annulus {
 
 namespace {
 
-__extension__ using Wide = unsigned __int128;
+__extension__ using UnsignedWide = unsigned __int128;
 
 // Multiplies modulo an odd n < 2^63 by Montgomery's method: x stands for x / 2^64 mod n, so that no division is needed.
 class Montgomery {
@@ -26,12 +26,12 @@ class Montgomery {
     std::uint64_t one() const { return one_; }
     std::uint64_t minus_one() const { return n_ - one_; }
     // Returns the number that stands for x, for x < n.
-    std::uint64_t of(std::uint64_t x) const { return static_cast<std::uint64_t>(Wide{x} * one_ % n_); }
+    std::uint64_t of(std::uint64_t x) const { return static_cast<std::uint64_t>(UnsignedWide{x} * one_ % n_); }
 
     std::uint64_t product(std::uint64_t a, std::uint64_t b) const {
-        const Wide ab = Wide{a} * b;
+        const UnsignedWide ab = UnsignedWide{a} * b;
         const auto high = static_cast<std::uint64_t>(ab >> 64), low = static_cast<std::uint64_t>(ab);
-        const auto reduction = static_cast<std::uint64_t>(Wide{low * inverse_} * n_ >> 64);
+        const auto reduction = static_cast<std::uint64_t>(UnsignedWide{low * inverse_} * n_ >> 64);
         return high >= reduction ? high - reduction : high - reduction + n_;
     }
 
