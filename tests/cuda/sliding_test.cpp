@@ -16,32 +16,13 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
 
 namespace annulus::test {
 
-inline void PrintTo(const NamedProblem &named, std::ostream *out) {
-    *out << named.problem;
-}
-
 namespace {
-
-// Returns a window in which a head has the queries of its phase alone.
-BranchSpec of_phases(BranchSpec branch, annulus_phase_rule rule, std::int64_t residue = 0) {
-    branch.query = ANNULUS_QUERY_DILATED;
-    branch.phase = rule;
-    branch.residue = residue;
-    return branch;
-}
-
-BranchSpec with_heads(BranchSpec branch, std::int32_t first, std::int32_t count) {
-    branch.first_head = first;
-    branch.head_count = count;
-    return branch;
-}
 
 // Compares the subject with the reference.
 void expect_reference(const Problem &problem, std::uint64_t seed, const RunOptions &way = subject()) {

@@ -13,10 +13,6 @@
 
 namespace annulus::test {
 
-void PrintTo(const NamedProblem &named, std::ostream *out) {
-    *out << named.problem;
-}
-
 namespace {
 
 class GpuProblems : public testing::TestWithParam<NamedProblem> {};

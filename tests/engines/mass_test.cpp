@@ -19,10 +19,6 @@
 
 namespace annulus::test {
 
-void PrintTo(const NamedProblem &named, std::ostream *out) {
-    *out << named.problem;
-}
-
 namespace {
 
 RunOptions mass_options(RunOptions options) {

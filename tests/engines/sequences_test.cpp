@@ -18,10 +18,6 @@
 
 namespace annulus::test {
 
-void PrintTo(const NamedProblem &named, std::ostream *out) {
-    *out << named.problem;
-}
-
 namespace {
 
 void expect_each_as_if_alone(const Problem &problem, const Inputs &inputs, const std::vector<RunOptions> &ways) {

@@ -21,26 +21,9 @@
 
 namespace annulus::test {
 
-void PrintTo(const NamedProblem &named, std::ostream *out) {
-    *out << named.problem;
-}
-
 namespace {
 
 const RunOptions reference = {.engine = ANNULUS_ENGINE_REFERENCE}, cpu = {.engine = ANNULUS_ENGINE_CPU};
-
-BranchSpec with_heads(BranchSpec branch, std::int32_t first, std::int32_t count) {
-    branch.first_head = first;
-    branch.head_count = count;
-    return branch;
-}
-
-BranchSpec of_phases(BranchSpec branch, annulus_phase_rule rule, std::int64_t residue = 0) {
-    branch.query = ANNULUS_QUERY_DILATED;
-    branch.phase = rule;
-    branch.residue = residue;
-    return branch;
-}
 
 std::vector<NamedProblem> problems() {
     std::vector<NamedProblem> all;

@@ -12,10 +12,6 @@
 
 namespace annulus::test {
 
-void PrintTo(const NamedProblem &named, std::ostream *out) {
-    *out << named.problem;
-}
-
 namespace {
 
 // Takes the largest problems only in the dtype that most people use.

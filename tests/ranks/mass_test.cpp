@@ -16,10 +16,6 @@
 
 namespace annulus::test {
 
-void PrintTo(const NamedProblem &named, std::ostream *out) {
-    *out << named.problem;
-}
-
 namespace {
 
 void expect_masses(const Problem &problem, std::uint64_t seed) {

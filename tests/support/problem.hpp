@@ -48,6 +48,21 @@ inline BranchSpec global_spec(std::int64_t first, std::int64_t count, bool queri
     return {.kind = ANNULUS_BRANCH_GLOBAL, .first_global = first, .global_count = count, .global_queries = queries};
 }
 
+// Returns a window in which a head has the queries of its phase alone.
+inline BranchSpec of_phases(BranchSpec window, annulus_phase_rule rule, std::int64_t residue = 0) {
+    window.query = ANNULUS_QUERY_DILATED;
+    window.phase = rule;
+    window.residue = residue;
+    return window;
+}
+
+// Returns the branch for `count` heads from head `first` on.
+inline BranchSpec with_heads(BranchSpec branch, std::int32_t first, std::int32_t count) {
+    branch.first_head = first;
+    branch.head_count = count;
+    return branch;
+}
+
 // The problem's heads are heads first, first + 1, … of `total` heads. If total is 0, the problem has all heads.
 struct HeadShard {
     std::int32_t first = 0;

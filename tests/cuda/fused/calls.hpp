@@ -8,14 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include <ostream>
 #include <string>
 
 namespace annulus::test {
 
-inline void PrintTo(const NamedProblem &named, std::ostream *out) {
-    *out << named.problem;
-}
 std::string name_of_problem(const testing::TestParamInfo<NamedProblem> &info);
 
 struct TensorOfCall {
