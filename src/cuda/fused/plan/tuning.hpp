@@ -86,8 +86,8 @@ inline constexpr std::int64_t min_groups_of_passes = 4;
 inline constexpr int min_tiles_of_cta = 3;
 // Two kernels store and multiply dS: least number of key tiles of a launch for every eight CTAs, if dS of all cells
 // does not fit. Causal tiles differ in length, so a GPU with few tiles waits for the longest one. One H200,
-// peers.py --engine mma, D = 64: with 7.8 tiles for eight CTAs 1.15 times as fast as computing dS twice (16411 rows),
-// causal 0.63 (32771 rows). With 15.6 tiles causal 1.15 times (16411 rows, or 32771 at D = 128: 1.21).
+// `mma`, by a program that was not kept, D = 64: with 7.8 tiles for eight CTAs 1.15 times as fast as computing dS twice
+// (16411 rows), causal 0.63 (32771 rows). With 15.6 tiles causal 1.15 times (16411 rows, or 32771 at D = 128: 1.21).
 inline constexpr int min_key_tiles_of_eight_ctas = 7;
 inline constexpr int min_causal_key_tiles_of_eight_ctas = 12;
 // Least number of queries of a pass. A tile of queries takes 0.5 ms for 65,536 keys, and with fewer queries there are
