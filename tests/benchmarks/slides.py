@@ -7,6 +7,9 @@
   module     LongNetAttention's forward, against each of its parts alone
   host       how long a module's call of 1,000 positions holds the host, and how long it takes, against its parts
   memory     bytes for each tile in an encoder of 12 layers, of the published structure: PyTorch's peak, and workspace
+  encoder    that encoder under autocast, against the same without attention (its projections stay); forward, and
+             forward with backward. With --checkout it is Prov-GigaPath's own encoder, with its dropout
+  packed     encode_slides() of 32 slides of 200 to 20,000 tiles, against one slide as long; an encoder of 3 layers
 
 In each round all contenders run once, in a random order: two calls, then seven timed calls in a row, by CUDA events.
 The tables show medians. PYTHONPATH names the built package (build/.../bindings/python). It is not part of the test
@@ -171,29 +174,61 @@ def host(config):
                 print(f"{title:32}{what:>9}{''.join(cells)}{own:>7.1f} µs", flush=True)
 
 
-def memory(config):
-    import annulus
+def slide_encoder(layers=12):
+    """Makes a model of tiles [1, N, 2 * WIDTH] to a row [1, WIDTH]: a class token and layers of published structure."""
     import published
     from annulus.torch import replace_longnet_attention
+
+    class SlideEncoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            segment_length, dilated_ratio = map(list, zip(*peers.GIGAPATH))
+            self.embed = torch.nn.Linear(2 * WIDTH, WIDTH)
+            self.class_token = torch.nn.Parameter(torch.randn(1, 1, WIDTH))
+            self.encoder = published.Encoder(published.arguments(
+                WIDTH, HEADS, encoder_ffn_embed_dim=4 * WIDTH, encoder_layers=layers, segment_length=segment_length,
+                dilated_ratio=dilated_ratio))
+
+        def forward(self, tiles):
+            return self.encoder(torch.cat((self.class_token, self.embed(tiles).float()), 1))[:, 0]
+
+    model = SlideEncoder().cuda()
+    replace_longnet_attention(model)
+    return model.train()  # no part has dropout
+
+
+def gigapath_encoder(checkout):
+    """Makes Prov-GigaPath's encoder by its own code, with random weights, for tiles [1, N, 2 * WIDTH] on a grid."""
+    sys.path.insert(0, str(checkout))
+    from annulus.torch import replace_longnet_attention
+    from gigapath import slide_encoder as published_code
+
+    model = published_code.create_model("", "gigapath_slide_enc12l768d", in_chans=2 * WIDTH).cuda()
+    replace_longnet_attention(model)
+
+    def encode(tiles):
+        numbers = torch.arange(tiles.shape[1], device="cuda")
+        return model(tiles, 256 * torch.stack((numbers // 300, numbers % 300), 1)[None])[0]
+
+    return model.train(), encode
+
+
+def memory(config):
+    import annulus
     from torch.utils.checkpoint import checkpoint
 
-    segment_length, dilated_ratio = map(list, zip(*peers.GIGAPATH))
-    model = published.Encoder(published.arguments(
-        WIDTH, HEADS, encoder_ffn_embed_dim=4 * WIDTH, encoder_layers=12, segment_length=segment_length,
-        dilated_ratio=dilated_ratio)).cuda()
-    replace_longnet_attention(model)
-    embed = torch.nn.Linear(2 * WIDTH, WIDTH).cuda()
+    model = slide_encoder()
     context = annulus.Context(config, "cuda")
 
     def work(tiles, training, checkpointed):
         """Runs the encoder. The loss is made of the class token's row."""
-        features = torch.randn(1, tiles + 1, 2 * WIDTH, device="cuda")
+        features = torch.randn(1, tiles, 2 * WIDTH, device="cuda")
         padding = torch.zeros(1, tiles + 1, dtype=torch.bool, device="cuda")
         with torch.set_grad_enabled(training), torch.autocast("cuda", torch.float16):
-            x = embed(features).float()
-            for layer in model.layers:
+            x = torch.cat((model.class_token, model.embed(features).float()), 1)
+            for layer in model.encoder.layers:
                 x = checkpoint(layer, x, padding, use_reentrant=False) if checkpointed else layer(x, padding)
-            loss = model.layer_norm(x)[:, 0].square().sum()
+            loss = model.encoder.layer_norm(x)[:, 0].square().sum()
         if training:
             loss.backward()
 
@@ -216,10 +251,80 @@ def memory(config):
         print(f"{name:26}{rates[0]:>13,.0f}{rates[1]:>11,.0f}", flush=True)
 
 
+def passes_of(name, model, encode):
+    """Returns the two works of encode(), {name: work}: forward without gradients, and forward with backward."""
+    def forward():
+        with torch.no_grad(), torch.autocast("cuda", torch.float16):
+            encode()
+
+    def both():
+        with torch.autocast("cuda", torch.float16):
+            rows = encode()
+        torch.autograd.grad(sum(row.square().sum() for row in rows), list(model.parameters()))
+
+    return {(name, "forward"): forward, (name, "forward and backward"): both}
+
+
+def encoder(config, checkout):
+    from annulus.torch import _modules
+
+    class Through(torch.autograd.Function):
+        """Returns q. Its backward gives q, k and v the gradient of the output."""
+
+        @staticmethod
+        def forward(ctx, q, k, v):
+            return q.view_as(q)
+
+        @staticmethod
+        def backward(ctx, d_out):
+            return d_out, d_out, d_out
+
+    attend = _modules.attend
+    if checkout is None:
+        model = encode = slide_encoder()
+    else:
+        model, encode = gigapath_encoder(checkout)
+
+    def without_attention(work):
+        def run():
+            _modules.attend = lambda q, k, v, *_, **__: (Through.apply(q, k, v), None)
+            work()
+            _modules.attend = attend
+
+        return run
+
+    print(f"\n{'encoder of 12 layers':26}{'tokens':>8}{'whole':>12}{'no attention':>15}{'ratio':>8}")
+    for tokens in TOKENS:
+        tiles = torch.randn(1, tokens - 1, 2 * WIDTH, device="cuda")
+        whole = passes_of("whole", model, lambda: [encode(tiles)])
+        found = milliseconds(
+            whole | {("without", name): without_attention(work) for (_, name), work in whole.items()})
+        for _, name in whole:
+            times = found["whole", name], found["without", name]
+            print(f"{name:26}{tokens:>8}{times[0]:>9.2f} ms{times[1]:>12.2f} ms{times[0] / times[1]:>8.2f}", flush=True)
+
+
+def packed(config):
+    from annulus.torch import encode_slides
+
+    model = slide_encoder(layers=3)  # 12 layers of 323,200 tiles need more memory than a GPU has for backward
+    lengths = [200 + (20000 - 200) * i // 31 for i in range(32)]
+    slides = [torch.randn(1, length, 2 * WIDTH, device="cuda") for length in lengths]
+    one = torch.cat(slides, 1)
+    found = milliseconds(passes_of("packed", model, lambda: encode_slides(model, slides))
+                         | passes_of("one", model, lambda: [model(one)]))
+    title = f"{sum(lengths)} tiles"
+    print(f"\n{title:26}{'32 slides':>15}{'one slide':>15}{'ratio':>8}")
+    for name in ("forward", "forward and backward"):
+        times = found["packed", name], found["one", name]
+        print(f"{name:26}{times[0]:>12.2f} ms{times[1]:>12.2f} ms{times[0] / times[1]:>8.2f}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    tables = {table.__name__: table for table in (attention, mass, module, host, memory)}
+    tables = {table.__name__: table for table in (attention, mass, module, host, memory, encoder, packed)}
     parser.add_argument("--only", action="append", choices=tables, help="may be given several times (default: all)")
+    parser.add_argument("--checkout", type=pathlib.Path, help="a checkout of prov-gigapath/prov-gigapath, for encoder")
     arguments = parser.parse_args()
     if torch is None or not torch.cuda.is_available():
         print("Skipped:", "no PyTorch here" if torch is None else "PyTorch finds no GPU here")
@@ -230,7 +335,7 @@ def main():
     random.seed(0)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}")
     for name in arguments.only or tables:
-        tables[name](annulus.Config.gigapath())
+        tables[name](annulus.Config.gigapath(), *([arguments.checkout] if name == "encoder" else []))
         torch.cuda.empty_cache()
     return 0
 
