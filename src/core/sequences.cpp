@@ -24,8 +24,8 @@ Problem problem_of(const Problem &rows, const Sequence &sequence) {
     return problem;
 }
 
-SequencePlans::SequencePlans(const Pattern &pattern, const CallProblem &problem)
-    : rows_(problem.rows), is_one_(problem.sequences.empty()), covers_rows_(true) {
+SequencePlans::SequencePlans(const Pattern &pattern, const CallProblem &problem, OtherRows other_rows)
+    : rows_(problem.rows), is_one_(problem.sequences.empty()), covers_rows_(true), other_rows_(other_rows) {
     if (is_one_) {
         plans_.emplace_back(pattern, rows_);
         items_.push_back({{0, rows_.batch, {0, rows_.sequence_length}}, 0});

@@ -28,6 +28,10 @@ struct CallProblem {
 // Returns the problem of one sequence among the rows of a call.
 Problem problem_of(const Problem &rows, const Sequence &sequence);
 
+// What a call does with rows that are in none of its sequences: it writes zeros to them (LSE -infinity), or leaves them
+// to other calls.
+enum class OtherRows { clear, leave };
+
 class SequencePlans {
   public:
     // A sequence, and the index of its plan in plans().
@@ -37,7 +41,7 @@ class SequencePlans {
     };
 
     // Throws Error(ANNULUS_ERROR_ARGUMENT) if the pattern does not fit a sequence.
-    SequencePlans(const Pattern &pattern, const CallProblem &problem);
+    SequencePlans(const Pattern &pattern, const CallProblem &problem, OtherRows other_rows = OtherRows::clear);
 
     const Problem &rows() const { return rows_; }
     const std::vector<Plan> &plans() const { return plans_; }
@@ -48,6 +52,8 @@ class SequencePlans {
     bool is_one() const { return is_one_; }
     // True if each row in the windows belongs to one of items().
     bool covers_rows() const { return covers_rows_; }
+    // True if the call writes each row in the windows that does not belong to one of items().
+    bool clears_other_rows() const { return !covers_rows_ && other_rows_ == OtherRows::clear; }
 
     // Returns the (query, key) pairs of all sequences together, as Plan::pairs() does of one.
     double pairs(std::int32_t branch) const;
@@ -58,6 +64,7 @@ class SequencePlans {
     std::vector<Plan> plans_;
     std::vector<Item> items_;
     bool is_one_, covers_rows_;
+    OtherRows other_rows_;
 };
 
 } // namespace annulus

@@ -66,7 +66,7 @@ class OneByOne final : public Executable {
     }
 
     void run(const CallTensors &tensors, const PartialResults &, void *workspace, void *stream) override {
-        if (!plans_.covers_rows())
+        if (plans_.clears_other_rows())
             engine_.clear(plans_.rows(), pass_, tensors, device_, limits_, stream);
         for (const SequencePlans::Item &item : plans_.items())
             calls_[item.plan]->run(view(tensors, item).get(), {}, workspace, stream);

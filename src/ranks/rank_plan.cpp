@@ -146,7 +146,7 @@ void RankPlan::plan_sequences(Making &making, const std::vector<Sequence> &seque
     }
     covers_rows_ = covered == rows_.batch * rows_.queries.length;
     if (!own.empty())
-        own_.emplace(making.pattern, CallProblem{rows_, std::move(own)});
+        own_.emplace(making.pattern, CallProblem{rows_, std::move(own)}, OtherRows::leave);
 }
 
 annulus_exchange RankPlan::exchange() const {

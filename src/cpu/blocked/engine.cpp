@@ -95,7 +95,7 @@ class SequencesSideBySide final : public Executable {
     }
 
     void run(const CallTensors &tensors, const PartialResults &, void *workspace, void *stream) override {
-        if (!plans_.covers_rows())
+        if (plans_.clears_other_rows())
             clear_rows(plans_.rows(), pass_, tensors, device_, limits_, stream);
         for (std::size_t i = 0; i < long_count_; ++i)
             run(order_[i], tensors, workspace);

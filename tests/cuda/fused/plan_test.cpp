@@ -3,6 +3,7 @@
 // of a grid is computed once, nothing is added to partial results that are not set yet, and a workspace limit is kept.
 #include "cuda/fused/plan/backward_plan.hpp"
 #include "cuda/fused/plan/forward_plan.hpp"
+#include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/fused/sm90/kernels.hpp"
 
 #include "support/plan.hpp"
@@ -438,6 +439,17 @@ BackwardPlan backward_of(const Plan &plan, KeyScope scope, std::uint64_t limit, 
     return plan_backward(plan, scope, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
 }
 
+// Returns the plan of two packed sequences, with rows between them and after them.
+ForwardPlan forward_of_sequences(OtherRows other_rows) {
+    const Problem problem{.length = 700, .heads = 4, .dim = 64, .branches = {{.segment = 128}, {.dilation = 4}}};
+    CallProblem call{plan_problem_of(problem), {{0, 1, {0, 300}}, {0, 1, {350, 300}}}};
+    const SequencePlans plans(pattern_of(problem), call, other_rows);
+    const KernelShape shape = forward_shape(problem.dim);
+    std::vector<PlannedGrid> grids = make_grids(plan_of_longest(plans), GridResult::outputs, shape);
+    lay_out_sequences(plans, GridResult::outputs, shape, grids);
+    return plan_forward(plan_of_rows(plans), KeyScope::all_keys, std::move(grids), shape, multiprocessors, 0);
+}
+
 // Ranks do not share sequences with global positions.
 std::vector<KeyScope> scopes_of(const Plan &plan) {
     if (plan.has_global_positions())
@@ -845,6 +857,16 @@ TEST(LargePlans, StoreNoDsBesideMoreZeros) {
                 EXPECT_EQ(backward.stored.has_value(), dilation < (causal ? 4 : 8));
                 expect_sound(plan, KeyScope::all_keys, backward);
             }
+}
+
+// Other calls of a rank write the rows of the sequences that it shares.
+TEST(PlansOfSequences, LeaveRowsOfOtherCalls) {
+    const auto clears = [](OtherRows other_rows) {
+        return std::ranges::count(forward_of_sequences(other_rows).steps, ForwardAction::clear_outputs,
+                                  &ForwardStep::action);
+    };
+    EXPECT_EQ(clears(OtherRows::clear), 1);
+    EXPECT_EQ(clears(OtherRows::leave), 0);
 }
 
 // On a rank, the part with the own keys is split like a whole call, and leaves the same rows partial as without a

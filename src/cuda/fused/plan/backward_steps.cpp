@@ -91,7 +91,7 @@ class StepWriter {
         const SideGrids &side = result_.side_grids(which);
         // The gradients of keys of another rank are set by each part.
         const bool sets = !has_other_keys(scope_) || which == Side::keys;
-        if (!sets || launches_clear || (!side.grids.empty() && side.grids.front().is_complete))
+        if (!sets || launches_clear || !must_clear(side.grids, is_all_partial(side)))
             return sets;
         add({is_all_partial(side) ? BackwardAction::clear_partial : BackwardAction::clear_gradients, which});
         return side.finishes;

@@ -38,7 +38,7 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
     bool sets = !has_other_keys(scope); // whether the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
     ClearedPart clears;
-    if (sets && (result.grids.empty() || !result.grids.front().is_complete)) {
+    if (sets && must_clear(result.grids, has_partial && !finishes)) {
         if (!has_partial && clears_beside(plan.problem(), result.grids, shape, plan.problem().queries.length))
             clears = {0, 1};
         else if (!has_partial || finishes)

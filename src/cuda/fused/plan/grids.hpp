@@ -34,6 +34,8 @@ struct PlannedGrid {
     // Only for a grid over several sequences: the sequences, the longest first, and their sequence grids.
     std::vector<PlacedSequence> sequences{};
     std::vector<SequenceGrid> sequence_grids{};
+    // True if all rows of the sequences take part in some branch, and other calls write the rows of no sequence.
+    bool leaves_rows = false;
 };
 
 inline std::span<const GridBranch> branches_of(const TileGrid &grid) {

@@ -13,6 +13,10 @@ bool share_partial_results(const std::vector<PlannedGrid> &grids) {
     return grids.size() > 1 || (!grids.empty() && grids.front().is_packed);
 }
 
+bool must_clear(const std::vector<PlannedGrid> &grids, bool are_all_partial) {
+    return grids.empty() || !(grids.front().is_complete || (grids.front().leaves_rows && !are_all_partial));
+}
+
 bool finishes_rows(KeyScope scope, const std::vector<PlannedGrid> &grids) {
     return scope == KeyScope::own_keys && grids.size() == 1 && !grids.front().curve;
 }

@@ -50,6 +50,10 @@ struct Launch {
 // of a packed grid do not write final rows.
 bool share_partial_results(const std::vector<PlannedGrid> &grids);
 
+// True if rows have to be cleared before the launches, which write only rows of the grids. `are_all_partial`: every row
+// of the call reaches the caller's tensors by way of partial results, also the rows that another call writes later.
+bool must_clear(const std::vector<PlannedGrid> &grids, bool are_all_partial);
+
 // True if the launch over a call's own keys finishes the rows that meet no other keys. One grid in linear order can do
 // that.
 bool finishes_rows(KeyScope scope, const std::vector<PlannedGrid> &grids);

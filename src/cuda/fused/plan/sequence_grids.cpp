@@ -125,6 +125,7 @@ void lay_out_sequences(const SequencePlans &plans, GridResult what, const Kernel
         tiles.first_range_row = static_cast<int>(other.start);
         for (int i = 0; i < tiles.stride_count; ++i)
             tiles.longer_residues[i] = tiles.strides[i].remainder(static_cast<int>(other.length));
+        planned.leaves_rows = planned.is_complete && !plans.covers_rows() && !plans.clears_other_rows();
         planned.is_complete = planned.is_complete && plans.covers_rows();
     }
 }
