@@ -40,8 +40,8 @@ template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search
     // For each row of the row blocks: the rows of the other side that it meets, and the padding keys.
     std::map<Row, std::vector<std::int64_t>> met;
     std::map<Row, double> padding;
-    bool finishes_rows = false; // a row block has partial results for all of its rows or for none
-    bool checks_band = false;   // no block outside the band of a window is visited
+    std::set<Row> reaching;   // rows of row blocks of which some row meets others
+    bool checks_band = false; // no block outside the band of a window is visited
 
     // Adds the pairs that a grid visits. Returns the rows of its row blocks.
     std::set<Row> visit(const TileGrid &pass) {
@@ -106,11 +106,9 @@ template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search
             for (int i = 0; i < tile.row_block[u].rows; ++i) {
                 const Row row{tile.batch, tile.head, tile.row_block[u].position(i)};
                 EXPECT_TRUE(rows.insert(row).second) << "a row of two row blocks: " << std::get<2>(row);
+                if (tile.meets_any(u))
+                    reaching.insert(row);
                 padding[row] += tile.row_block[u].padding_keys;
-                if (finishes_rows) {
-                    EXPECT_EQ(pass.rows_left_partial.has(tile.head, std::get<2>(row)),
-                              pass.rows_left_partial.has(tile.head, tile.row_block[u].first));
-                }
                 for (int r = 0; r < tile.ranges; ++r)
                     visit(pass, tile.range[r], u, std::get<2>(row), met[row]);
             }
@@ -336,7 +334,8 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
     }
 
     // Checks a step over the own keys of a rank whose shard is `shard`. A row has a partial result if and only if one
-    // of its segments leaves the shard.
+    // of its segments leaves the shard, or one of its sliding windows leaves it or is near its border. So all rows of
+    // the row blocks of a step over other keys have one.
     template <bool rows_are_keys, int range_block_rows, int row_blocks>
     void check_first_step(GridResult what, const Window &shard) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " from " << shard.start
@@ -348,9 +347,9 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
         if (passes.size() != 1) // several grids finish no rows
             return;
         TileGrid pass = passes.front().tiles;
-        pass.rows_left_partial = rows_with_more_ranges(pass, what);
+        const int dilation = largest_dilation(passes);
+        pass.rows_left_partial = rows_with_more_ranges(pass, what, dilation);
         Search<rows_are_keys, range_block_rows, row_blocks> search;
-        search.finishes_rows = true;
         std::set<Row> rows;
         visit(search, pass, &rows);
         const auto all = wanted(rows_are_keys);
@@ -361,9 +360,16 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
                 bool leaves_shard = false;
                 for (std::size_t b = 0; b < problem_.branches.size(); ++b) {
                     const Mask::Segment segment = mask.segment_of(b, i);
-                    const bool before = segment.start < shard.start && !(problem_.causal && rows_are_keys);
-                    const bool after =
-                        segment.start + segment.length > shard.end() && !(problem_.causal && !rows_are_keys);
+                    bool before = segment.start < shard.start && !(problem_.causal && rows_are_keys);
+                    bool after = segment.start + segment.length > shard.end() && !(problem_.causal && !rows_are_keys);
+                    if (const BranchSpec &spec = problem_.branches[b]; spec.kind == ANNULUS_BRANCH_WINDOW) {
+                        const auto reach = [&](std::int64_t steps) {
+                            return steps < 0 ? problem_.length : steps * spec.dilation + std::int64_t{64} * dilation;
+                        };
+                        const std::int64_t right = problem_.causal ? 0 : spec.right;
+                        before &= i - reach(rows_are_keys ? right : spec.left) < shard.start;
+                        after &= i + reach(rows_are_keys ? spec.left : right) >= shard.end();
+                    }
                     leaves_shard |= (before || after) && takes_part(mask, b, rows_are_keys, i, h);
                 }
                 EXPECT_EQ(has_sum, leaves_shard) << i << " of head " << h;
@@ -376,6 +382,17 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
                     EXPECT_TRUE(has_sum) << i << " of head " << h;
                 }
             }
+        for (const Window &elsewhere : {Window{0, shard.start}, Window{shard.end(), problem_.length - shard.end()}}) {
+            (rows_are_keys ? local.queries : local.keys) = elsewhere;
+            const Plan other(pattern_of(problem_), local);
+            Search<rows_are_keys, range_block_rows, row_blocks> search_elsewhere;
+            for (const PlannedGrid &planned : make_grids(other, what, {row_blocks, range_block_rows}))
+                if (planned.tiles.sequence.row_count > 0)
+                    visit(search_elsewhere, planned.tiles);
+            for (const auto &[batch, head, position] : search_elsewhere.reaching) {
+                EXPECT_TRUE(pass.rows_left_partial.has(head, position)) << position << " of head " << head;
+            }
+        }
     }
 
     // Checks several sequences in the rows, some of equal lengths, with gaps between them. Each pair of each sequence

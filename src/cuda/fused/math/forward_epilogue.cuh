@@ -85,9 +85,8 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class Thr
             write_rows(o, top, sum, even_rows(lse, work_.lse), even_rows(out, work_.out));
         }
         const int row = at_.strip() * 16 + at_.lane();
-        const bool notes_finished = work_.destination == Destination::outputs_or_partial ||
-                                    work_.destination == Destination::outputs_or_partial_with_partial ||
-                                    work_.destination == Destination::finish_partial;
+        const bool notes_finished =
+            work_.destination == Destination::outputs_or_partial || work_.destination == Destination::finish_partial;
         if (notes_finished && at_.lane() < 16 && row < row_block_.rows && !rows.row_stores_partial(at_.lane()))
             work_.partial_state[partial_row(row)] = finished_state();
     }

@@ -27,13 +27,8 @@ template <class Thread> class RowDestinations {
         case Destination::finish_partial:
             rows_ = all_read;
             return;
-        case Destination::outputs_or_partial: // a row block's rows take part in the same branches
-            rows_ = work.rows_left_partial.has(head, row_block.first + row_block.skipped * row_block.stride)
-                        ? all_stored
-                        : 0;
-            return;
         case Destination::outputs_with_partial:
-        case Destination::outputs_or_partial_with_partial:
+        case Destination::outputs_or_partial:
             break;
         }
         // Each lane asks one question about one row: lanes 0 to 15 whether it reads partial results, lanes 16 to 31

@@ -242,7 +242,7 @@ std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const Plan
         return std::nullopt;
     TileGrid &last = grids->back().tiles;
     last.rows_with_partial = rows_of(grids->front().tiles);
-    last.rows_left_partial = rows_with_more_ranges(whole.tiles, what);
+    last.rows_left_partial = rows_with_more_ranges(whole.tiles, what, largest_dilation({&whole, 1}));
     return grids;
 }
 
@@ -250,12 +250,13 @@ std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> 
     if (grids.size() < 2 || !grids.front().is_complete || grids.front().tiles.has_residue_classes)
         return std::nullopt;
     const TileGrid &last = grids.front().tiles;
-    PartialRows left = rows_with_more_ranges(last, what), added{};
+    const int dilation = largest_dilation(grids);
+    PartialRows left = rows_with_more_ranges(last, what, dilation), added{};
     std::vector<PlannedGrid> result(grids.begin() + 1, grids.end());
     for (const PlannedGrid &other : result)
         if (other.curve || other.is_confined || other.tiles.has_residue_classes ||
             other.tiles.sequence.row_count != last.sequence.row_count ||
-            !add(rows_with_more_ranges(other.tiles, what), left) || !add(rows_of(other.tiles), added))
+            !add(rows_with_more_ranges(other.tiles, what, dilation), left) || !add(rows_of(other.tiles), added))
             return std::nullopt;
     result.push_back(grids.front());
     result.back().tiles.rows_left_partial = left;

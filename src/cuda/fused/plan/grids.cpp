@@ -173,8 +173,8 @@ TileGrid grid_without_branches(const Plan &plan, GridResult what) {
     return grid;
 }
 
-// Leaves out rows whose segments have no ranges. If the ranges are keys at the border of a long shard, most rows are
-// left out.
+// Leaves out rows whose segments, or sliding windows, have no ranges. If the ranges are keys at the border of a long
+// shard, most rows are left out.
 void leave_rows_out(TileGrid &grid) {
     SequenceGrid &sequence = grid.sequence;
     if (grid.zero_keys || sequence.row_count == 0 || sequence.range_count == 0)
@@ -183,8 +183,14 @@ void leave_rows_out(TileGrid &grid) {
     int start = sequence.sequence_length, end = 0;
     for (const GridBranch &branch : branches_of(grid)) {
         const FastDivmod &length = branch.length;
-        start = std::min(start, sequence.range_start - length.remainder(sequence.range_start));
-        end = std::max(end, last - length.remainder(last) + length.value);
+        int first = sequence.range_start - length.remainder(sequence.range_start),
+            behind = last - length.remainder(last) + length.value;
+        if (branch.is_window) {
+            first = std::max(first, sequence.range_start - branch.after);
+            behind = branch.before < behind - last ? last + branch.before + 1 : behind;
+        }
+        start = std::min(start, first);
+        end = std::max(end, behind);
     }
     const Window rows = intersect(Window{sequence.row_start, sequence.row_count}, Window{start, end - start});
     sequence.row_start = static_cast<int>(rows.start);
@@ -374,7 +380,15 @@ bool go_by_length(const TileGrid &tiles, int multiprocessors) {
            tiles.tiles < tuning::by_length_tiles * static_cast<unsigned>(multiprocessors);
 }
 
-PartialRows rows_with_more_ranges(const TileGrid &grid, GridResult what) {
+int largest_dilation(std::span<const PlannedGrid> grids) {
+    int largest = 1;
+    for (const PlannedGrid &planned : grids)
+        for (const GridBranch &branch : branches_of(planned.tiles))
+            largest = std::max(largest, branch.dilation.value);
+    return largest;
+}
+
+PartialRows rows_with_more_ranges(const TileGrid &grid, GridResult what, int largest_dilation) {
     PartialRows rows{};
     const SequenceGrid &sequence = grid.sequence;
     const int range_end = sequence.range_start + sequence.range_count;
@@ -388,6 +402,13 @@ PartialRows rows_with_more_ranges(const TileGrid &grid, GridResult what) {
         if (branch.length.remainder(rows.window_start) != 0 || (rows.window_end == range_end && leaves_at_end))
             rows.branches[rows.branch_count++] = branch;
     }
+    // A launch over the ranges elsewhere finishes whole row blocks, of which some rows may reach no range there. Its
+    // row blocks are not those of this grid, but their rows are no further apart than the largest dilation.
+    const std::int64_t margin = std::int64_t{row_block_rows} * largest_dilation;
+    for (GridBranch &branch : std::span(rows.branches, static_cast<std::size_t>(rows.branch_count)))
+        if (branch.is_window)
+            for (int *reach : {&branch.before, &branch.after})
+                *reach = static_cast<int>(std::min<std::int64_t>(*reach + margin, sequence.sequence_length));
     return rows;
 }
 

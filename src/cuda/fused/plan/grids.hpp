@@ -81,8 +81,11 @@ void restrict_grid(const PlannedGrid &planned, const GridPart &part, TileGrid &t
 // come first. With many tiles, the tiles of a cell stay together, so that the L2 cache keeps their ranges.
 bool go_by_length(const TileGrid &tiles, int multiprocessors);
 
-// Returns the rows that may meet rows of the other side outside the grid's ranges.
-PartialRows rows_with_more_ranges(const TileGrid &grid, GridResult what);
+// Returns the rows that may meet rows of the other side outside the grid's ranges, or whose row blocks may have such a
+// row. `largest_dilation`: of all branches of the call.
+PartialRows rows_with_more_ranges(const TileGrid &grid, GridResult what, int largest_dilation);
+// Returns the largest dilation of the grids' branches.
+int largest_dilation(std::span<const PlannedGrid> grids);
 
 // Returns the length of the permutation of a branch along a curve. Whole segments share one permutation; a shorter last
 // segment has its own.

@@ -23,7 +23,7 @@ bool finishes_rows(KeyScope scope, const std::vector<PlannedGrid> &grids) {
 
 void set_rows_left_partial(GridResult what, std::vector<PlannedGrid> &grids) {
     TileGrid &grid = grids.front().tiles;
-    grid.rows_left_partial = rows_with_more_ranges(grid, what);
+    grid.rows_left_partial = rows_with_more_ranges(grid, what, largest_dilation(grids));
 }
 
 bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape,

@@ -99,7 +99,7 @@ template <class Use> void for_parts(int all, int part, const Use &use) {
 // The launches over a call's own keys with split branches. There are only two: nothing clears the partial results,
 // which all rows share, before.
 inline constexpr Launch own_keys_split_launches[] = {{0, {}, Destination::set_partial},
-                                                     {1, {}, Destination::outputs_or_partial_with_partial}};
+                                                     {1, {}, Destination::outputs_or_partial}};
 
 // Returns how many grids may share the branches of a call, or of the part with its own keys.
 constexpr std::size_t max_grids(KeyScope scope) {

@@ -12,13 +12,10 @@ enum class Destination {
     add_to_partial, // partial results of all rows, added to the stored ones
     // Rows of the caller's tensors. Rows of TileGrid::rows_with_partial have their partial results added first.
     outputs_with_partial,
-    // Rows of TileGrid::rows_left_partial become partial results; a row block is left partial as a whole or not at all.
-    // The launch finishes all other rows: it writes them to the caller's tensors, and forward writes finished_state()
-    // for them.
+    // The same, but rows of TileGrid::rows_left_partial become partial results. The launch finishes all other rows:
+    // it writes them to the caller's tensors, and forward writes finished_state() for them. For rows that are left
+    // partial, the values in the caller's tensors are incomplete.
     outputs_or_partial,
-    // Combines the two destinations above, for row blocks of which only some rows may be left partial. For rows that
-    // are left partial, the values in the caller's tensors are incomplete.
-    outputs_or_partial_with_partial,
     // All rows of the caller's tensors, with the partial results added first. Forward also writes finished_state().
     finish_partial,
 };

@@ -65,10 +65,10 @@ struct GridBranch {
     }
 };
 
-// The rows that have partial results. Such a row takes part in one of these branches, in a segment that is not inside
-// the window.
+// The rows that have partial results. Such a row takes part in one of these branches, and what it can meet there is not
+// inside the window: its segment, or its sliding window.
 struct PartialRows {
-    GridBranch branches[max_branches];
+    GridBranch branches[max_branches]; // before and after of a sliding window may be larger than its own
     int branch_count;
     int window_start, window_end; // in positions
 
@@ -77,7 +77,12 @@ struct PartialRows {
         for (int i = 0; i < branch_count; ++i) {
             const GridBranch &branch = branches[i];
             const int start = position - branch.length.remainder(position), end = start + branch.length.value;
-            if ((start < window_start || end > window_end) && branch.serves(head) &&
+            int first = start, last = end - 1;
+            if (branch.is_window) {
+                first = branch.before < position - start ? position - branch.before : start;
+                last = branch.after < last - position ? position + branch.after : last;
+            }
+            if ((first < window_start || last >= window_end) && branch.serves(head) &&
                 branch.has_row(head, position, start))
                 return true;
         }
