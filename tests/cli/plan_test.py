@@ -380,7 +380,9 @@ class GpuTest(ProgramTest):
         for options, engine in ((["--branch", "window:9,0:3"], "fused"), (longformer, "fused"),
                                 ([*longformer, "--branch", "global:1,first=9"], "gemm"),
                                 (["--key-rule", "once", *5 * ["--branch", "window:9,9"]], "gemm"),
-                                (["--engine", "gemm", *longformer], "gemm")):
+                                (["--engine", "gemm", *longformer], "gemm"),
+                                (["--ranks", 2, "--branch", "window:9,0:3"], "fused"),
+                                (["--ranks", 2, "--engine", "gemm", "--branch", "window:9,0:3"], "gemm")):
             with self.subTest(options=options):
                 problem = run_json("plan", *SIZES, *H100, *options)["problem"]
                 self.assertEqual((problem["forward_engine"], problem["backward_engine"]), (engine, engine))
@@ -394,7 +396,6 @@ class GpuTest(ProgramTest):
                 (["--gpu", "H100", "--engine", "fused"], "--engine fused"),
                 (["--gpu", "A100", "--dtype", "float16", "--engine", "fused"], "--engine fused"),
                 (["--gpu", "H100", "--engine", "mma", "--key-rule", "once", *5 * ["--branch", "window:9,9"]], "counts keys once"),
-                (["--gpu", "H100", "--ranks", 2, "--key-rule", "once", *5 * ["--branch", "window:9,9"]], "several ranks"),
                 (["--gpu", "H100", "--engine", "mma", "--key-rule", "once", *2 * ["--branch", "global:2"]],
                  "global positions"),
                 (["--gpu", "H100", "--engine", "cpu"], "--engine cpu"), ([*H100, "--threads", 2], "--threads 2"),

@@ -32,8 +32,7 @@ std::vector<annulus_dtype> ranks_dtypes();
 
 // Returns a random problem that the ranks share: all its queries, in a dtype of ranks_dtypes().
 inline Problem random_shared_problem(std::uint64_t seed) {
-    const bool has_windows = seed % 5 < 2 && ranks_ways().front().run.engine != ANNULUS_ENGINE_GEMM;
-    Problem problem = has_windows ? random_window_problem(seed) : random_problem(seed);
+    Problem problem = seed % 5 < 2 ? random_window_problem(seed) : random_problem(seed);
     problem.window.reset();
     if (seed % 3 == 0)
         problem = in_random_sequences(problem, seed);

@@ -190,8 +190,7 @@ const ANNULUS_QUERY_RESIDUE = annulus_query_rule(1) # the query's residue equals
 const ANNULUS_QUERY_EVERY = annulus_query_rule(2) # the key's residue is phi, any query
 
 @doc raw"""
-What the keys of a branch are. A context with a communicator (comm.h) of several ranks refuses global positions, and
-its engine `gemm` refuses windows.
+What the keys of a branch are. A context with a communicator (comm.h) of several ranks refuses global positions.
 """ const annulus_branch_kind = Int32
 const ANNULUS_BRANCH_SEGMENTS = annulus_branch_kind(0) # those of the query's segment (default)
 const ANNULUS_BRANCH_WINDOW = annulus_branch_kind(1) # those near the query: n + r j for -left <= j <= right, as far as they exist; when causal, for j <= 0 alone

@@ -143,9 +143,7 @@ annulus_engine engine_on(const GpuModel &model, const PlannedJob &job, annulus_p
     const std::vector<annulus_branch> branches = get_branches(config.get());
     const auto refusal = [&](annulus_engine engine) -> const char * {
         if (engine == ANNULUS_ENGINE_GEMM)
-            return has_kind(branches, ANNULUS_BRANCH_WINDOW) && shards.view().count > 1
-                       ? "it computes no windows over several ranks"
-                       : nullptr;
+            return nullptr;
         if (engine != ANNULUS_ENGINE_FUSED && engine != ANNULUS_ENGINE_MMA)
             return "it is an engine of CPUs";
         const char *const reason =
@@ -155,9 +153,6 @@ annulus_engine engine_on(const GpuModel &model, const PlannedJob &job, annulus_p
     annulus_engine fastest = ANNULUS_ENGINE_FUSED;
     for (const annulus_engine slower : {ANNULUS_ENGINE_MMA, ANNULUS_ENGINE_GEMM})
         fastest = refusal(fastest) ? slower : fastest;
-    if (const char *const reason = refusal(fastest))
-        throw bad_input(std::string("--gpu ") + model.name + ": no engine of GPUs computes this; " +
-                        annulus_engine_name(fastest) + ": " + reason);
     for (const annulus_engine engine : engines) {
         if (engine == ANNULUS_ENGINE_AUTO || job.execution.engine != annulus_engine_name(engine))
             continue;

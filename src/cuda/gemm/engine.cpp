@@ -125,7 +125,7 @@ class GemmExecutable final : public Executable {
         if (scope_ != KeyScope::all_keys)
             use_partial_results(run);
         run_workers(run);
-        if (scope_ == KeyScope::own_keys && plan_.causal())
+        if (scope_ == KeyScope::own_keys && plan_.hides_keys())
             recompute_partial_results(run);
     }
 
@@ -189,8 +189,7 @@ class GemmExecutable final : public Executable {
         at_work.join();
     }
 
-    // Recomputes rows before other parts add to the partial results. Causality hides keys in the part of own keys
-    // alone.
+    // Recomputes rows before other parts add to the partial results.
     void recompute_partial_results(const GemmRun &run) const {
         const CudaCall &call = run.call;
         const RowContext rows = call.row_context(run.memory.branches, nullptr);
@@ -218,8 +217,6 @@ Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device 
     CudaDevice &device = cuda_device(context_device);
     if (const char *reason = refusal(plan, device))
         return {nullptr, reason};
-    if (scope != KeyScope::all_keys && plan.has_windows())
-        return {nullptr, "a branch is a window; over several ranks the engines cpu, fused and mma compute windows"};
     return {std::make_unique<GemmExecutable>(plan, pass, scope, device, limits)};
 }
 

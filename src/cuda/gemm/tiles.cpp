@@ -167,7 +167,13 @@ class BranchTiles {
   public:
     BranchTiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile,
                 std::vector<TileSet> &out)
-        : plan_(plan), branch_(branch), block_(block), tile_(tile), out_(out) {}
+        : plan_(plan), branch_(branch), block_(block), tile_(tile), out_(out) {
+        // A rank has received only the keys that are near enough to some query of its shard. Rounding begins at the
+        // first such key, and never reaches rows before it.
+        const Window &queries = plan.problem().queries;
+        if (branch.kind() == ANNULUS_BRANCH_WINDOW)
+            block_.keys = intersect(block.keys, branch.bounds().keys(queries.start, queries.end() - 1));
+    }
 
     void make() {
         const Window both = intersect(span_of_segments(block_.queries), span_of_segments(block_.keys));
@@ -264,7 +270,7 @@ class BranchTiles {
 
     const Plan &plan_;
     const BranchPlan &branch_;
-    const Block &block_;
+    Block block_;
     const std::int64_t tile_;
     std::vector<TileSet> &out_;
 };

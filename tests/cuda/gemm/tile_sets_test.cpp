@@ -151,6 +151,51 @@ Problem problem_with_tiles(int seed) {
     return problem;
 }
 
+// True if some row first, first + stride, … of a tile has a position for which is(position) holds.
+template <class Is>
+bool has_row(const Segment &segment, std::int64_t first, std::int64_t stride, std::int32_t count, const Is &is) {
+    for (std::int32_t row = 0; row < count; ++row)
+        if (is(segment.position(first + row * stride)))
+            return true;
+    return false;
+}
+
+// Checks the tiles of two ranks with the positions before and after `border`, each with its own queries and the keys
+// of the other rank. A rank has received only the keys that its queries attend to. The other rows of its slots hold
+// anything, NaN too, so no tile may read them.
+void expect_received_keys_alone(Problem problem, std::int64_t border, std::int64_t tile_size) {
+    problem.window.reset();
+    problem.causal = problem.zero_keys = false;
+    SCOPED_TRACE(testing::Message() << problem << "border " << border << " tile " << tile_size);
+    const Mask mask(problem);
+    const Window before{0, border}, after{border, problem.length - border};
+    for (const auto &[queries, keys] : {std::pair(before, after), {after, before}}) {
+        std::set<Row> received;
+        for (std::int64_t n = queries.start; n < queries.end(); ++n)
+            for (std::int32_t head = 0; head < problem.heads; ++head)
+                for (const std::int64_t m : mask.keys(n, head).positions)
+                    received.insert({0, problem.kv_head(head), m});
+        annulus::Problem sizes = plan_problem_of(problem);
+        sizes.queries = queries;
+        sizes.keys = keys;
+        const Plan plan(pattern_of(problem), sizes);
+        std::vector<TileSet> sets;
+        for (const BranchPlan &branch : plan.branches())
+            make_tiles(plan, branch, {0, 1, 0, problem.heads, queries, keys}, tile_size, sets);
+        for (const TileSet &set : sets)
+            for (std::int64_t i = 0; i < set.count(); ++i) {
+                const Tile tile = tile_at(set, i);
+                const Segment segment{{tile.segment_start, set.curve.length()}, set.curve};
+                const bool has_queries = has_row(segment, tile.query, set.query_stride, set.queries,
+                                                 [&](std::int64_t n) { return contains(queries, n); });
+                const bool reads_others = has_row(segment, tile.key, set.key_stride, set.keys, [&](std::int64_t m) {
+                    return contains(keys, m) && !received.contains({0, problem.kv_head(tile.head), m});
+                });
+                ASSERT_FALSE(has_queries && reads_others) << "head " << tile.head << " keys from " << tile.key;
+            }
+    }
+}
+
 class RandomTiles : public testing::TestWithParam<int> {
   protected:
     RandomTiles() : problem_(problem_with_tiles(GetParam())), random_(GetParam()) {}
@@ -231,6 +276,11 @@ TEST_P(RandomTiles, LimitsAreKept) {
     }
 }
 
+TEST_P(RandomTiles, ReadReceivedKeysAlone) {
+    for (const Problem &problem : {problem_, random_sliding_problem(static_cast<std::uint64_t>(GetParam()))})
+        expect_received_keys_alone(problem, draw(0, problem.length), draw(1, 64));
+}
+
 INSTANTIATE_TEST_SUITE_P(Many, RandomTiles, testing::Range(0, 600));
 
 // Tiles as large as the engine's, diagonals in slices, and a window that excludes some queries.
@@ -261,6 +311,25 @@ TEST(LargeTiles, VisitEachPairOnce) {
             visits.visit({0, 1, 0, problem.heads, sizes.queries, sizes.keys}, tile);
             visits.expect_complete(true);
         }
+}
+
+TEST(LargeTiles, ReadReceivedKeysAlone) {
+    const auto of_head = [](std::int32_t head, BranchSpec branch) {
+        branch.first_head = head;
+        branch.head_count = 1;
+        return branch;
+    };
+    const std::vector<Problem> problems = {
+        {.length = 1501, .heads = 2, .branches = {of_head(0, window_spec(700, 500)), of_head(1, window_spec(90, 133))}},
+        {.length = 1501,
+         .heads = 2,
+         .kv_heads = 1,
+         .branches = {of_head(0, window_spec(7, 200, 3)), of_head(1, {.segment = 1500, .dilation = 7})}},
+    };
+    for (const Problem &problem : problems)
+        for (const std::int64_t border : {31, 750, 1203})
+            for (const std::int64_t tile : {256, 2048})
+                expect_received_keys_alone(problem, border, tile);
 }
 
 // The tiles of a window compute little outside it, and a long sequence has no more sets than a short one.

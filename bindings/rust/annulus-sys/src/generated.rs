@@ -131,8 +131,7 @@ pub const ANNULUS_QUERY_RESIDUE: annulus_query_rule = 1;
 /// the key's residue is phi, any query
 pub const ANNULUS_QUERY_EVERY: annulus_query_rule = 2;
 
-/// What the keys of a branch are. A context with a communicator (comm.h) of several ranks refuses global positions, and
-/// its engine `gemm` refuses windows.
+/// What the keys of a branch are. A context with a communicator (comm.h) of several ranks refuses global positions.
 pub type annulus_branch_kind = i32;
 /// those of the query's segment (default)
 pub const ANNULUS_BRANCH_SEGMENTS: annulus_branch_kind = 0;
