@@ -138,9 +138,12 @@ def run_ranks(arguments, directory, count, on_gpu):
 
 def work(arguments):
     """Runs Prov-GigaPath's script as one rank, and writes the loss of each of its steps to a file."""
+    import numpy as np
     import torch
     import torch.distributed as dist
 
+    if int(np.__version__.split(".")[0]) >= 2:
+        np.set_printoptions(legacy="1.25")  # the encoder reads its segment lengths from the text of NumPy's numbers
     directory, checkout = arguments.work.parent, arguments.checkout.resolve()
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_gpu = torch.cuda.is_available()
