@@ -6,6 +6,7 @@
 #include "engine/blocked_signals.hpp"
 #include "engine/device.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <new>
@@ -30,7 +31,7 @@ bool has_ended(const Event &event) noexcept {
 
 } // namespace
 
-NcclRank::NcclRank(ncclComm_t comm, Hold hold) : hold_(hold), comm_(comm) {
+NcclRank::NcclRank(ncclComm_t comm, Hold hold, bool only_nccl) : hold_(hold), only_nccl_(only_nccl), comm_(comm) {
     check(nccl().comm_count(comm, &size_), "ncclCommCount");
     check(nccl().comm_user_rank(comm, &rank_), "ncclCommUserRank");
     check(nccl().comm_cu_device(comm, &device_), "ncclCommCuDevice");
@@ -186,6 +187,11 @@ void NcclRank::gather(const void *mine, void *all, std::size_t bytes) {
 }
 
 void NcclRank::look_for_board() {
+    const char only_nccl = only_nccl_ ? 1 : 0;
+    std::vector<char> all(static_cast<std::size_t>(size_));
+    gather_by_nccl(&only_nccl, all.data(), sizeof only_nccl);
+    if (std::ranges::find(all, 1) != all.end())
+        return;
     std::unique_ptr<Board> board =
         Board::make(rank_, size_, PeerCopies::signal_bytes(size_),
                     [&](const void *own, void *gathered, std::size_t each) { gather_by_nccl(own, gathered, each); });

@@ -38,7 +38,8 @@ class NcclRank final : public Transport {
     enum class Hold { owned, borrowed, borrowed_to_abort };
 
     // Takes ownership of an owned communicator only when nothing can throw any more.
-    NcclRank(ncclComm_t comm, Hold hold);
+    // If `only_nccl` is true on one rank, all ranks use NCCL alone.
+    NcclRank(ncclComm_t comm, Hold hold, bool only_nccl);
     ~NcclRank() override;
 
     int size() const override { return size_; }
@@ -84,6 +85,7 @@ class NcclRank final : public Transport {
 
     // Functions that run inside run().
     void gather(const void *mine, void *all, std::size_t bytes);
+    // Makes the board and the peer copies, if all ranks can have them and none of them has `only_nccl`.
     void look_for_board();
     void gather_on_board(const void *mine, void *all, std::size_t bytes);
     // Gathers on the device, by NCCL's all-gather.
@@ -117,10 +119,11 @@ class NcclRank final : public Transport {
 
     int size_ = 0, rank_ = 0, device_ = 0;
     const Hold hold_;
+    const bool only_nccl_;
     std::atomic<Seconds> timeout_ = default_timeout;
 
-    // The board exists if all ranks are on this host; the first all_gather() finds out. The ranks of a host send
-    // without NCCL by peer copies.
+    // The board exists if all ranks are on this host and none has `only_nccl`; the first all_gather() finds out. The
+    // ranks of a host send without NCCL by peer copies.
     bool has_looked_for_board_ = false;
     std::unique_ptr<Board> board_;            // set while state_mutex_ is locked
     std::unique_ptr<PeerCopies> peer_copies_; // the same
