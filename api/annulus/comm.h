@@ -72,9 +72,19 @@ ANNULUS_BEGIN_DECLS
 /* One rank's end of a communicator. */
 typedef struct annulus_comm annulus_comm;
 
-/* Bits of annulus_comm_options.flags: 0 to 30 alone, as of annulus_call_flag. */
+/*
+ * Bits of annulus_comm_options.flags: 0 to 30 alone, as of annulus_call_flag.
+ *
+ * Over NCCL, processes of one host agree through shared memory and copy rows from one another's GPU memory. If a rank
+ * cannot reach these, as between hosts and between containers, all use NCCL alone. ANNULUS_COMM_ONLY_NCCL makes them
+ * do so wherever they are. One rank that has the flag is enough: the ranks tell one another in their first call.
+ *
+ * With NCCL alone a call waits for what the call before it exchanges. A rank that is gone is missed when the timeout is
+ * over, unless NCCL reports it earlier.
+ */
 typedef enum annulus_comm_flag ANNULUS_ENUM_INT32 {
-    ANNULUS_COMM_MAY_ABORT = 1 /* annulus_comm_create_from_nccl() alone: annulus may abort the caller's ncclComm_t */
+    ANNULUS_COMM_MAY_ABORT = 1, /* annulus_comm_create_from_nccl() alone: annulus may abort the caller's ncclComm_t */
+    ANNULUS_COMM_ONLY_NCCL = 2  /* communicators over NCCL: agreement, lengths and rows travel by NCCL alone */
 } annulus_comm_flag;
 
 /*

@@ -35,6 +35,8 @@ const NcclTransports &nccl_transports() {
 struct CreationOptions {
     Transport::Seconds timeout;
     std::uint64_t flags;
+
+    bool only_nccl() const { return (flags & ANNULUS_COMM_ONLY_NCCL) != 0; }
 };
 
 // Checks a constructor's options. `flags` are the flags that the constructor knows.
@@ -46,8 +48,10 @@ CreationOptions checked_options(const annulus_comm_options *options, std::uint64
         throw Error(ANNULUS_ERROR_ARGUMENT, "creation_timeout of options is %g; it must be a finite number, at least 0",
                     given.creation_timeout);
     if ((given.flags & ~flags) != 0)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "flags of options is %llu; here it must be 0%s",
-                    static_cast<unsigned long long>(given.flags), flags != 0 ? " or ANNULUS_COMM_MAY_ABORT (1)" : "");
+        throw Error(ANNULUS_ERROR_ARGUMENT, "flags of options is %llu; here it must be 0%s%s",
+                    static_cast<unsigned long long>(given.flags),
+                    (flags & ANNULUS_COMM_ONLY_NCCL) != 0 ? " or ANNULUS_COMM_ONLY_NCCL (2)" : "",
+                    (flags & ANNULUS_COMM_MAY_ABORT) != 0 ? ", ANNULUS_COMM_MAY_ABORT (1), or their sum" : "");
     return {given.creation_timeout == 0 ? default_timeout : Transport::Seconds(given.creation_timeout), given.flags};
 }
 
@@ -128,9 +132,10 @@ annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_
         required(id, "id");
         check_at_least("ranks", ranks, 1);
         check_between("rank", rank, 0, ranks - 1);
-        const CreationOptions creation = checked_options(options);
+        const CreationOptions creation = checked_options(options, ANNULUS_COMM_ONLY_NCCL);
         check_between("device", device, 0, cuda_devices() - 1);
-        *comm = make_comm(nccl_transports().make_one(*id, ranks, rank, device, creation.timeout)).release();
+        *comm = make_comm(nccl_transports().make_one(*id, ranks, rank, device, creation.timeout, creation.only_nccl()))
+                    .release();
     });
 }
 
@@ -139,9 +144,9 @@ annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ra
     return guard([&] {
         required(comms, "comms");
         check_at_least("ranks", ranks, 1);
-        const CreationOptions creation = checked_options(options);
+        const CreationOptions creation = checked_options(options, ANNULUS_COMM_ONLY_NCCL);
         const std::vector<int> chosen = checked_devices(devices, ranks);
-        hand_out(comms, nccl_transports().make_all(ranks, chosen.data(), creation.timeout));
+        hand_out(comms, nccl_transports().make_all(ranks, chosen.data(), creation.timeout, creation.only_nccl()));
     });
 }
 
@@ -155,7 +160,7 @@ annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, const void *nc
         check_not_null("the ncclComm_t that nccl_comm points to", handle);
         const CreationOptions creation = checked_options(options, known_comm_flags);
         const bool may_abort = (creation.flags & ANNULUS_COMM_MAY_ABORT) != 0;
-        *comm = make_comm(nccl_transports().borrow(handle, may_abort)).release();
+        *comm = make_comm(nccl_transports().borrow(handle, may_abort, creation.only_nccl())).release();
     });
 }
 

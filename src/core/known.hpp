@@ -57,7 +57,7 @@ constexpr KnownRange known(annulus_exchange) {
 // All bits that the flags of a call, or of a communicator, may have.
 inline constexpr std::uint64_t known_call_flags =
     ANNULUS_CALL_QUERY_WINDOW | ANNULUS_CALL_ADD_D_Q | ANNULUS_CALL_ADD_D_K | ANNULUS_CALL_ADD_D_V;
-inline constexpr std::uint64_t known_comm_flags = ANNULUS_COMM_MAY_ABORT;
+inline constexpr std::uint64_t known_comm_flags = ANNULUS_COMM_MAY_ABORT | ANNULUS_COMM_ONLY_NCCL;
 
 constexpr bool is_known_bit(std::uint64_t flags, std::int64_t value) {
     const auto bit = static_cast<std::uint64_t>(value);

@@ -101,6 +101,7 @@ static const struct number numbers[] = {
     {"ANNULUS_PASS_MASS", ANNULUS_PASS_MASS, 3},
     /* annulus_comm_flag */
     {"ANNULUS_COMM_MAY_ABORT", ANNULUS_COMM_MAY_ABORT, 1},
+    {"ANNULUS_COMM_ONLY_NCCL", ANNULUS_COMM_ONLY_NCCL, 2},
     /* constants */
     {"ANNULUS_MAX_MERGE_PARTS", ANNULUS_MAX_MERGE_PARTS, 48},
     {"ANNULUS_ALL_BRANCHES", ANNULUS_ALL_BRANCHES, -1},

@@ -154,7 +154,7 @@ static annulus_status create_sized(void *constructor, void *options) {
 static void options_of_every_constructor(void **state) {
     (void)state;
     const double timeouts[] = {-1, -1e-300, (double)NAN, (double)INFINITY, -(double)INFINITY};
-    const uint64_t flags[] = {2, 3, UINT64_C(1) << 32, UINT64_C(1) << 63, UINT64_MAX};
+    const uint64_t flags[] = {4, 7, UINT64_C(1) << 32, UINT64_C(1) << 63, UINT64_MAX};
     for (int c = 0; c < CONSTRUCTORS; ++c) {
         annulus_comm_options options = ANNULUS_COMM_OPTIONS_INIT;
         for (int i = 0; i < 5; ++i) {
@@ -168,7 +168,12 @@ static void options_of_every_constructor(void **state) {
         }
         options.flags = ANNULUS_COMM_MAY_ABORT;
         if (c != FROM_NCCL)
-            assert_refused(create_sized(&c, &options), ARGUMENT, "flags");
+            assert_refused(create_sized(&c, &options), ARGUMENT, "flags of options is 1; here it must be 0");
+        options.flags = ANNULUS_COMM_ONLY_NCCL;
+        if (c == LOCAL || c == MPI)
+            assert_refused(create_sized(&c, &options), ARGUMENT, "flags of options is 2; here it must be 0");
+        else if (create_sized(&c, &options) != ANNULUS_OK)
+            assert_null(strstr(annulus_last_error(), "flags"));
         options.flags = 0;
         const annulus_status status = assert_sized(create_sized, &c, &options, sizeof options,
                                                    FIRST_BYTES(annulus_comm_options, flags), "options");

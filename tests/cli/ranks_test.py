@@ -99,10 +99,12 @@ class AttendTest(ProgramTest):
             self.skipTest("needs two CUDA devices")
         options, arguments = PATTERNS["longnet"]
         q, k, v = self.save_inputs((2, 83, 4, 16))
-        (out, _), (lse, _) = self.attend(*options, "--device", "cuda", "--ranks", 2)
         wanted_out, wanted_lse = oracle.attention(q, k, v, **arguments)
-        self.assert_close(out, wanted_out, 1e-5)
-        self.assert_close(lse, wanted_lse, 1e-5)
+        for way in ([], ["--only-nccl"]):
+            with self.subTest(way):
+                (out, _), (lse, _) = self.attend(*options, "--device", "cuda", "--ranks", 2, *way)
+                self.assert_close(out, wanted_out, 1e-5)
+                self.assert_close(lse, wanted_lse, 1e-5)
 
     def test_refusals(self):
         """attend and map refuse what ranks cannot do."""
@@ -113,6 +115,9 @@ class AttendTest(ProgramTest):
         mass = ["map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *good, "--out"]
         for arguments, exit_code, says in (
                 ([*attend, "--query-start", 0], 2, "--query-start"), ([*attend, "--timeout", "0"], 2, "--timeout"),
+                ([*attend, "--only-nccl"], 2, "--only-nccl is for ranks on GPUs"),
+                ([*mass, self.path("mass.npy"), "--only-nccl"], 2, "--only-nccl is for ranks on GPUs"),
+                ([*attend[:-1], 1, "--device", "cuda", "--only-nccl"], 2, "--only-nccl is for several ranks"),
                 ([*attend, "--engine", "gemm"], 2, "gemm"), ([*attend, "--workspace-limit", "1"], 1, "limit"),
                 ([*attend, "--device", f"cuda:{cuda_device_count()}"], 2, "--device cuda:"),
                 ([*mass, self.path("mass.npy"), "--query-start", 0], 2, "--query-start"),

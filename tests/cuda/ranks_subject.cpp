@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks on GPUs with a subject's engine: over the local transport, with several ranks on a GPU if there are too few
-// GPUs, and over NCCL with two or more GPUs.
+// GPUs, and over NCCL with two or more GPUs: once with a board, and once by NCCL alone.
 #include "ranks/ranks_subject.hpp"
 
 #include "cuda/cuda_memory.hpp"
+#include "cuda/nccl_comms.hpp"
 #include "engines/subject.hpp"
 
 #include <algorithm>
@@ -35,15 +36,11 @@ const std::vector<Comm> &local_comms(int ranks) {
 }
 
 // Kept between tests: making them takes long.
-const std::vector<Comm> &nccl_comms(int ranks) {
+template <std::uint64_t flags> const std::vector<Comm> &nccl_comms(int ranks) {
     static std::map<int, std::vector<Comm>> all;
     std::vector<Comm> &comms = all[ranks];
-    if (comms.empty()) {
-        std::vector<annulus_comm *> handles(static_cast<std::size_t>(ranks));
-        check(annulus_comm_create_nccl_devices(handles.data(), ranks, nullptr, nullptr));
-        for (annulus_comm *handle : handles)
-            comms.emplace_back(handle);
-    }
+    if (comms.empty())
+        comms = make_nccl_comms(ranks, flags);
     return comms;
 }
 
@@ -62,8 +59,10 @@ std::vector<RanksWay> ranks_ways() {
     if (run.refusal)
         run.refusal = refusal_of_shards;
     std::vector<RanksWay> ways = {{"local", run, {3}, local_comms, memories_of}};
-    if (const int devices = device_count(); devices >= 2)
-        ways.push_back({"nccl", run, {2, std::min(4, devices)}, nccl_comms, memories_of});
+    if (const int devices = device_count(); devices >= 2) {
+        ways.push_back({"nccl", run, {std::min(4, devices)}, nccl_comms<0>, memories_of});
+        ways.push_back({"only_nccl", run, {2}, nccl_comms<ANNULUS_COMM_ONLY_NCCL>, memories_of});
+    }
     return ways;
 }
 

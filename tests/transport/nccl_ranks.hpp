@@ -29,6 +29,9 @@ constexpr std::chrono::seconds patience{30}; // limit for calls that should end 
 
 int device_count();
 
+// True if this process has the memory of a board, which ranks of one host share.
+bool has_board();
+
 // Runs part(rank) for each rank, each in a thread.
 void run_ranks(int ranks, const std::function<void(int)> &part);
 
@@ -119,16 +122,16 @@ class Nccl : public testing::Test {
             GTEST_SKIP() << "there is one device";
     }
 
-    Transports make() const {
-        Transports transports = make_nccl_transports(ranks_, nullptr, long_timeout);
+    Transports make(bool only_nccl = false) const {
+        Transports transports = make_nccl_transports(ranks_, nullptr, long_timeout, only_nccl);
         for (const auto &transport : transports)
             transport->set_timeout(long_timeout);
         return transports;
     }
 
     // Returns transports after an exchange between all ranks, in which NCCL connects them.
-    Transports make_connected() const {
-        Transports transports = make();
+    Transports make_connected(bool only_nccl = false) const {
+        Transports transports = make(only_nccl);
         run_ranks(ranks_, [&](int rank) {
             expect_gather(*transports[rank], 8, 0);
             expect_exchanges(*transports[rank], rank, 3);

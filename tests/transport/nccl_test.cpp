@@ -47,6 +47,34 @@ TEST_F(Nccl, GathersBetweenExchanges) {
     });
 }
 
+TEST_F(Nccl, GathersBetweenExchangesByNcclAlone) {
+    const Transports transports = make(true);
+    run_ranks(ranks_, [&](int rank) {
+        int round = 0;
+        for (const std::size_t bytes : {1000, 4097, 1000000, 3})
+            for (int repetition = 0; repetition < 4; ++repetition) { // the second one is captured into a graph
+                expect_exchanges(*transports[rank], rank, 1);
+                expect_gather(*transports[rank], bytes, round++);
+            }
+    });
+    EXPECT_FALSE(has_board());
+}
+
+// Each rank in turn is the one that asks for it.
+TEST_F(Nccl, OneRankLetsAllUseNcclAlone) {
+    for (int asking = -1; asking < ranks_; ++asking) {
+        const annulus_nccl_id id = make_nccl_id();
+        Transports transports(ranks_);
+        run_ranks(ranks_, [&](int rank) {
+            transports[rank] = make_nccl_transport(id, ranks_, rank, rank, long_timeout, rank == asking);
+            expect_gather(*transports[rank], 10, 0);
+            expect_exchanges(*transports[rank], rank, 3);
+            expect_gather(*transports[rank], 5000, 1);
+        });
+        EXPECT_EQ(has_board(), asking < 0);
+    }
+}
+
 TEST_F(Nccl, ConnectsByAnId) {
     const annulus_nccl_id id = make_nccl_id();
     run_ranks(ranks_, [&](int rank) {
@@ -67,7 +95,7 @@ TEST_F(Nccl, BorrowsACommunicator) {
         check_cuda(cudaSetDevice(rank));
         ASSERT_EQ(nccl().comm_init_rank_config(&comms[rank], ranks_, id, rank, &config), ncclSuccess);
         for (int round = 0; round < 2; ++round) { // the communicator outlives each transport
-            const auto transport = borrow_nccl_transport(comms[rank], false);
+            const auto transport = borrow_nccl_transport(comms[rank], false, round == 1);
             transport->check_device(ANNULUS_DEVICE_CUDA, rank);
             expect_gather(*transport, 10, round);
             expect_exchanges(*transport, rank, 5);

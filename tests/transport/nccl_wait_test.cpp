@@ -38,6 +38,22 @@ TEST_F(NcclMissing, FromALaterGather) {
     expect_timeout(make_connected());
 }
 
+TEST_F(NcclMissing, FromALaterGatherByNcclAlone) {
+    expect_timeout(make_connected(true));
+}
+
+// The gather that the last rank misses is a graph's, and in the second round the one that captures it.
+TEST_F(NcclMissing, FromARepeatedGatherByNcclAlone) {
+    for (const int repetitions : {3, 1}) {
+        const Transports transports = make_connected(true);
+        run_ranks(ranks_, [&](int rank) {
+            for (int i = 0; i < repetitions; ++i)
+                expect_gather(*transports[rank], 1, i);
+        });
+        expect_timeout(transports);
+    }
+}
+
 // begin() gives the GPU a receive to which nothing is sent.
 TEST_F(NcclMissing, FromAnExchange) {
     const Transports transports = make_connected();
@@ -85,24 +101,26 @@ TEST_F(Nccl, OwnWorkIsNotTimed) {
 }
 
 TEST_F(Nccl, AbortEndsAWait) {
-    const Transports transports = make_connected();
-    Transport &transport = *transports[0];
-    std::thread aborting([&] {
-        std::this_thread::sleep_for(300ms);
-        transport.abort();
-    });
-    {
-        const Seat seat(0);
-        char byte = 0;
-        std::vector<char> all(ranks_);
-        const auto started = Clock::now();
-        const std::string message =
-            expect_refused(ANNULUS_ERROR_COMM, [&] { transport.all_gather(&byte, all.data(), 1); });
-        EXPECT_LT(Clock::now() - started, patience);
-        EXPECT_EQ(message, "aborted by annulus_comm_abort");
-        expect_broken(transport, seat, message);
+    for (const bool only_nccl : {false, true}) {
+        const Transports transports = make_connected(only_nccl);
+        Transport &transport = *transports[0];
+        std::thread aborting([&] {
+            std::this_thread::sleep_for(300ms);
+            transport.abort();
+        });
+        {
+            const Seat seat(0);
+            char byte = 0;
+            std::vector<char> all(ranks_);
+            const auto started = Clock::now();
+            const std::string message =
+                expect_refused(ANNULUS_ERROR_COMM, [&] { transport.all_gather(&byte, all.data(), 1); });
+            EXPECT_LT(Clock::now() - started, patience);
+            EXPECT_EQ(message, "aborted by annulus_comm_abort");
+            expect_broken(transport, seat, message);
+        }
+        aborting.join();
     }
-    aborting.join();
 }
 
 } // namespace

@@ -1001,8 +1001,16 @@ One rank's end of a communicator.
 
 @doc raw"""
 Bits of annulus_comm_options.flags: 0 to 30 alone, as of annulus_call_flag.
+
+Over NCCL, processes of one host agree through shared memory and copy rows from one another's GPU memory. If a rank
+cannot reach these, as between hosts and between containers, all use NCCL alone. ANNULUS_COMM_ONLY_NCCL makes them
+do so wherever they are. One rank that has the flag is enough: the ranks tell one another in their first call.
+
+With NCCL alone a call waits for what the call before it exchanges. A rank that is gone is missed when the timeout is
+over, unless NCCL reports it earlier.
 """ const annulus_comm_flag = Int32
 const ANNULUS_COMM_MAY_ABORT = annulus_comm_flag(1) # annulus_comm_create_from_nccl() alone: annulus may abort the caller's ncclComm_t
+const ANNULUS_COMM_ONLY_NCCL = annulus_comm_flag(2) # communicators over NCCL: agreement, lengths and rows travel by NCCL alone
 
 @doc raw"""
 How a communicator is made. Set `size` to sizeof(annulus_comm_options), best by ANNULUS_COMM_OPTIONS_INIT. Where a

@@ -23,14 +23,16 @@ def _count(ranks: Any) -> int:
     return ranks
 
 
-def _options(*, creation_timeout: Any = None, may_abort: bool = False) -> Any:
+def _options(*, creation_timeout: Any = None, may_abort: bool = False, only_nccl: bool = False) -> Any:
     options = _capi.annulus_comm_options()
     if creation_timeout is not None:
         options.creation_timeout = number("creation_timeout", creation_timeout)
         if options.creation_timeout == 0:
             raise ArgumentError("creation_timeout is 0; it must be above 0, or None for 300 seconds")
     if flag("may_abort", may_abort):
-        options.flags = _capi.ANNULUS_COMM_MAY_ABORT
+        options.flags |= _capi.ANNULUS_COMM_MAY_ABORT
+    if flag("only_nccl", only_nccl):
+        options.flags |= _capi.ANNULUS_COMM_ONLY_NCCL
     return options
 
 
@@ -43,6 +45,9 @@ class Comm:
 
     DeclinedError and ArgumentError leave a communicator usable. A CommError breaks it for good, and `failure` says so.
     Then drop it and its contexts, and make a new one together with the remaining ranks.
+
+    only_nccl: the ranks agree and exchange rows by NCCL alone, as between hosts, also where they could use memory of
+    one host. One rank that says so is enough.
     """
 
     def __init__(self, handle: Any, kind: str) -> None:
@@ -79,7 +84,14 @@ class Comm:
 
     @classmethod
     def from_nccl_id(
-        cls, id: bytes, ranks: int, rank: int, device: int, *, creation_timeout: float | None = None
+        cls,
+        id: bytes,
+        ranks: int,
+        rank: int,
+        device: int,
+        *,
+        creation_timeout: float | None = None,
+        only_nccl: bool = False,
     ) -> Comm:
         """Makes the end of rank `rank` of `ranks` over NCCL, on CUDA device number `device`. Collective: waits for the
         other ranks, for at most creation_timeout seconds (None: 300)."""
@@ -88,11 +100,13 @@ class Comm:
                 f"id is {id!r:.40}; it must be the {_NCCL_ID_BYTES} bytes that one rank's nccl_id() made"
             )
         numbers = _count(ranks), integer("rank", rank, 32), integer("device", device, 32)
-        options = _options(creation_timeout=creation_timeout)
+        options = _options(creation_timeout=creation_timeout, only_nccl=only_nccl)
         return cls(made(_capi.annulus_comm_create_nccl(id, *numbers, options)), "nccl")
 
     @classmethod
-    def nccl_devices(cls, devices: Union[int, Sequence[int]], *, creation_timeout: float | None = None) -> list[Comm]:
+    def nccl_devices(
+        cls, devices: Union[int, Sequence[int]], *, creation_timeout: float | None = None, only_nccl: bool = False
+    ) -> list[Comm]:
         """Makes the ends over several CUDA devices of this process, each for a thread of its own.
 
         devices: how many, or a list of their numbers. creation_timeout: how many seconds NCCL has to connect them;
@@ -100,11 +114,11 @@ class Comm:
         """
         numbers = None if isinstance(devices, int) else integers("devices", devices, 32)
         ranks = _count(devices if numbers is None else len(numbers))
-        options = _options(creation_timeout=creation_timeout)
+        options = _options(creation_timeout=creation_timeout, only_nccl=only_nccl)
         return [cls(end, "nccl") for end in made(_capi.annulus_comm_create_nccl_devices(ranks, numbers, options))]
 
     @classmethod
-    def from_nccl(cls, address: int, *, may_abort: bool = False) -> Comm:
+    def from_nccl(cls, address: int, *, may_abort: bool = False, only_nccl: bool = False) -> Comm:
         """Makes an end over an existing ncclComm_t, such as cupy's NcclCommunicator.comm. It stays the caller's.
 
         It must come from the libnccl.so.2 that is loaded in the process. may_abort: annulus aborts it when it fails.
@@ -112,7 +126,8 @@ class Comm:
         """
         if not isinstance(address, int):
             raise ArgumentError(f"address is {address!r}; it must be an int, the address of an ncclComm_t")
-        return cls(made(_capi.annulus_comm_create_from_nccl(address, _options(may_abort=may_abort))), "nccl")
+        options = _options(may_abort=may_abort, only_nccl=only_nccl)
+        return cls(made(_capi.annulus_comm_create_from_nccl(address, options)), "nccl")
 
     @property
     def _handle(self) -> Any:

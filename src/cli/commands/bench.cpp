@@ -236,7 +236,7 @@ void check_links_options(const BenchOptions &options, int ranks) {
     if (is_custom(options) || !options.problem.dtype.empty() || options.scaling || options.weak ||
         !options.sequences.empty() || !options.plot.empty() || options.ranks.sharding != Sharding::even)
         throw bad_input("--links has problems of its own, and no picture: of the other options for problems, ranks and "
-                        "pictures only --repeats, --ranks and --timeout can be given with it");
+                        "pictures only --repeats, --ranks, --only-nccl and --timeout can be given with it");
 }
 
 void bench(const BenchOptions &options) {

@@ -115,9 +115,11 @@ Links measure_links(const Rank &rank, Memory &memory, int repeats) {
     const Pairs near = make_pairs(hosts, true), far = make_pairs(hosts, false);
     LinkProbe probe(rank, memory, repeats);
     Links links;
-    const char *const way = !rank.has_process  ? "threads"
-                            : memory.is_host() ? "processes over MPI"
-                                               : "processes over NCCL";
+    std::string way = rank.has_process ? "processes" : "threads";
+    if (rank.only_nccl)
+        way += " over NCCL alone";
+    else if (rank.has_process)
+        way += memory.is_host() ? " over MPI" : " over NCCL";
     links.source = "annulus bench --links, " + counted(rank.count, "rank", "ranks") + ": " + way + " on " +
                    (memory.is_host() ? "CPUs" : "GPUs");
     links.are_of_gpus = !memory.is_host();

@@ -81,6 +81,7 @@ class MpiRanks final : public Ranks, private Meeting {
         rank_.execution = execution;
         rank_.meeting = this;
         rank_.sharding = options.sharding;
+        rank_.only_nccl = options.only_nccl;
         check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &rank_.count));
         check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_.index));
     }
@@ -133,6 +134,7 @@ class MpiRanks final : public Ranks, private Meeting {
             create_context(device); // throws the library's message if it cannot use the device
             annulus_comm_options options = ANNULUS_COMM_OPTIONS_INIT;
             options.creation_timeout = options_.timeout.value_or(0);
+            options.flags = options_.only_nccl ? ANNULUS_COMM_ONLY_NCCL : 0;
             annulus_nccl_id id{};
             if (has_rank_0())
                 check(annulus_nccl_id_generate(&id));

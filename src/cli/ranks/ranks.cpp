@@ -41,6 +41,11 @@ void RankOptions::add_to(Command &command, bool can_balance) {
     command.number("--timeout", timeout, "How long a rank waits for another, 300 unless given")
         .value("SECONDS")
         .group(group);
+    command
+        .flag("--only-nccl", only_nccl,
+              "On CUDA, agree and exchange rows by NCCL alone, as hosts and containers do that cannot reach one "
+              "another's memory")
+        .group(group);
 }
 
 void Rank::join(annulus_context *context, const Shards &shards) const {
@@ -53,6 +58,10 @@ void Rank::join(annulus_context *context, const Shards &shards) const {
 
 std::unique_ptr<Ranks> make_ranks(const RankOptions &options, const ExecutionOptions &execution) {
     const std::int64_t count = options.count.value_or(1);
+    if (options.only_nccl && execution.device.kind != ANNULUS_DEVICE_CUDA)
+        throw bad_input("--only-nccl is for ranks on GPUs: give --device cuda");
+    if (options.only_nccl && count == 1 && mpi_place().count == 1)
+        throw bad_input("--only-nccl is for several ranks: give --ranks");
     if (const int processes = mpi_place().count; processes > 1) {
         if (options.count && count != processes)
             throw bad_input("--ranks " + std::to_string(count) + ": mpirun started " + std::to_string(processes) +

@@ -24,6 +24,7 @@ struct RankOptions {
     std::optional<std::int64_t> count;
     Sharding sharding = Sharding::even;
     std::optional<double> timeout; // seconds
+    bool only_nccl = false;        // GPUs use NCCL alone
 
     // can_balance: as add_shards_option() takes it.
     void add_to(Command &command, bool can_balance);
@@ -45,6 +46,7 @@ struct Rank {
     bool has_process = true;      // no other rank is in this process
     Meeting *meeting = nullptr;   // null if there is one rank
     Sharding sharding = Sharding::even;
+    bool only_nccl = false; // the communicator uses NCCL alone
 
     // Returns the shards of a sequence of `tokens` positions.
     Shards shards(std::int64_t tokens) const { return Shards(tokens, count, sharding); }

@@ -81,7 +81,7 @@ class ThreadRanks final : public Ranks {
         };
         const auto part = [&](int index) {
             annulus_comm *comm = comms[static_cast<std::size_t>(index)].get();
-            Rank rank{index, count_, execution_, comm, false, &meeting, options_.sharding};
+            Rank rank{index, count_, execution_, comm, false, &meeting, options_.sharding, options_.only_nccl};
             rank.execution.device = device_of(index);
             Outcome &outcome = outcomes[static_cast<std::size_t>(index)];
             outcome = outcome_of([&] { work(rank); });
@@ -106,12 +106,25 @@ class ThreadRanks final : public Ranks {
         for (int i = 0; i < count_; ++i)
             create_context(device_of(i)); // before the threads start, so that there is one failure to report
         std::vector<annulus_comm *> ends(static_cast<std::size_t>(count_));
-        check(annulus_comm_create_local(ends.data(), count_, nullptr), "--ranks");
+        if (options_.only_nccl)
+            create_nccl(ends.data());
+        else
+            check(annulus_comm_create_local(ends.data(), count_, nullptr), "--ranks");
         std::vector<Comm> comms(ends.begin(), ends.end());
         if (options_.timeout)
             for (const Comm &comm : comms)
                 check(annulus_comm_set_timeout(comm.get(), *options_.timeout), "--timeout");
         return comms;
+    }
+
+    void create_nccl(annulus_comm **ends) const {
+        std::vector<std::int32_t> devices;
+        for (int i = 0; i < count_; ++i)
+            devices.push_back(device_of(i).index);
+        annulus_comm_options options = ANNULUS_COMM_OPTIONS_INIT;
+        options.creation_timeout = options_.timeout.value_or(0);
+        options.flags = ANNULUS_COMM_ONLY_NCCL;
+        check(annulus_comm_create_nccl_devices(ends, count_, devices.data(), &options), "--only-nccl");
     }
 
     template <class Work, class GiveUp> void run_threads(const Work &work, const GiveUp &give_up) const {

@@ -38,7 +38,8 @@ class NcclRank final : public Transport {
     enum class Hold { owned, borrowed, borrowed_to_abort };
 
     // Takes ownership of an owned communicator only when nothing can throw any more.
-    NcclRank(ncclComm_t comm, Hold hold);
+    // If `only_nccl` is true on one rank, all ranks use NCCL alone.
+    NcclRank(ncclComm_t comm, Hold hold, bool only_nccl);
     ~NcclRank() override;
 
     int size() const override { return size_; }
@@ -84,10 +85,18 @@ class NcclRank final : public Transport {
 
     // Functions that run inside run().
     void gather(const void *mine, void *all, std::size_t bytes);
+    // Makes the board and the peer copies, if all ranks can have them and none of them has `only_nccl`.
     void look_for_board();
     void gather_on_board(const void *mine, void *all, std::size_t bytes);
     // Gathers on the device, by NCCL's all-gather.
     void gather_by_nccl(const void *mine, void *all, std::size_t bytes);
+    // Gives the stream a gather of `part_bytes` from each rank, between the copies to and from the device.
+    void begin_gather(std::size_t part_bytes);
+    // Does the same by a graph, which saves the host NCCL's launch. Requires that the last gather was of this size.
+    void begin_gather_again(std::size_t part_bytes);
+    // Lets the stream wait for the batches that were begun. NCCL orders its own launches, but graphs only if its
+    // NCCL_GRAPH_MIXING_SUPPORT is on.
+    void wait_for_batches();
     // Makes room for the parts of all ranks.
     void reserve(std::size_t bytes);
 
@@ -117,10 +126,11 @@ class NcclRank final : public Transport {
 
     int size_ = 0, rank_ = 0, device_ = 0;
     const Hold hold_;
+    const bool only_nccl_;
     std::atomic<Seconds> timeout_ = default_timeout;
 
-    // The board exists if all ranks are on this host; the first all_gather() finds out. The ranks of a host send
-    // without NCCL by peer copies.
+    // The board exists if all ranks are on this host and none has `only_nccl`; the first all_gather() finds out. The
+    // ranks of a host send without NCCL by peer copies.
     bool has_looked_for_board_ = false;
     std::unique_ptr<Board> board_;            // set while state_mutex_ is locked
     std::unique_ptr<PeerCopies> peer_copies_; // the same
@@ -132,6 +142,9 @@ class NcclRank final : public Transport {
     PinnedBytes host_;
     DeviceBytes memory_;
     std::size_t capacity_ = 0;
+    std::size_t gathered_bytes_ = 0; // from each rank, the last time
+    bool has_captured_gather_ = false;
+    GraphExec gather_graph_;          // gathers gathered_bytes_ from each rank; used while comm_mutex_ is locked
     std::vector<std::int64_t> times_; // the times in the ranks' last parts
 
     std::mutex comm_mutex_; // held during all calls of NCCL

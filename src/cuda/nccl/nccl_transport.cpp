@@ -46,7 +46,8 @@ struct NewCommunicators {
 
 // Returns the ends of the ranks of this process, one for each device. `first_rank` is the rank of the first one.
 std::vector<std::unique_ptr<Transport>> connect(const annulus_nccl_id &id, int ranks, int first_rank,
-                                                const std::vector<int> &devices, Transport::Seconds creation_timeout) {
+                                                const std::vector<int> &devices, Transport::Seconds creation_timeout,
+                                                bool only_nccl) {
     ncclUniqueId nccl_id;
     std::memcpy(&nccl_id, &id, sizeof nccl_id);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -68,7 +69,7 @@ std::vector<std::unique_ptr<Transport>> connect(const annulus_nccl_id &id, int r
     std::vector<std::unique_ptr<Transport>> transports;
     transports.reserve(devices.size());
     for (ncclComm_t &comm : comms.handles) {
-        transports.push_back(std::make_unique<NcclRank>(comm, NcclRank::Hold::owned));
+        transports.push_back(std::make_unique<NcclRank>(comm, NcclRank::Hold::owned, only_nccl));
         comm = nullptr;
     }
     return transports;
@@ -86,7 +87,7 @@ annulus_nccl_id make_nccl_id() {
 }
 
 std::vector<std::unique_ptr<Transport>> make_nccl_transports(int ranks, const int *devices,
-                                                             Transport::Seconds creation_timeout) {
+                                                             Transport::Seconds creation_timeout, bool only_nccl) {
     std::vector<int> chosen(ranks);
     if (devices)
         std::copy_n(devices, ranks, chosen.begin());
@@ -99,18 +100,18 @@ std::vector<std::unique_ptr<Transport>> make_nccl_transports(int ranks, const in
             throw Error(ANNULUS_ERROR_ARGUMENT, "devices[%d] is %d, as devices[%d] is; each must be another one", i,
                         *here, static_cast<int>(first - chosen.begin()));
     }
-    return connect(make_nccl_id(), ranks, 0, chosen, creation_timeout);
+    return connect(make_nccl_id(), ranks, 0, chosen, creation_timeout, only_nccl);
 }
 
 std::unique_ptr<Transport> make_nccl_transport(const annulus_nccl_id &id, int ranks, int rank, int device,
-                                               Transport::Seconds creation_timeout) {
+                                               Transport::Seconds creation_timeout, bool only_nccl) {
     check_device_index("device", device);
-    return std::move(connect(id, ranks, rank, {device}, creation_timeout).front());
+    return std::move(connect(id, ranks, rank, {device}, creation_timeout, only_nccl).front());
 }
 
-std::unique_ptr<Transport> borrow_nccl_transport(void *nccl_comm, bool may_abort) {
+std::unique_ptr<Transport> borrow_nccl_transport(void *nccl_comm, bool may_abort, bool only_nccl) {
     const NcclRank::Hold hold = may_abort ? NcclRank::Hold::borrowed_to_abort : NcclRank::Hold::borrowed;
-    return std::make_unique<NcclRank>(static_cast<ncclComm_t>(nccl_comm), hold);
+    return std::make_unique<NcclRank>(static_cast<ncclComm_t>(nccl_comm), hold, only_nccl);
 }
 
 } // namespace annulus

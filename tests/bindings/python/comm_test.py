@@ -238,6 +238,9 @@ class CommTest(unittest.TestCase):
             ),
             "creation_timeout is 'x'; it must be a number": lambda: annulus.Comm.nccl_devices(1, creation_timeout="x"),
             "may_abort is 'x'": lambda: annulus.Comm.from_nccl(8, may_abort="x"),
+            "only_nccl is 2; it must be": lambda: annulus.Comm.nccl_devices(1, only_nccl=2),
+            "only_nccl is 'x'; it must be": lambda: annulus.Comm.from_nccl_id(bytes(128), 2, 0, 0, only_nccl="x"),
+            "only_nccl is None; it must be": lambda: annulus.Comm.from_nccl(8, only_nccl=None),
             "address is 'x'; it must be an int": lambda: annulus.Comm.from_nccl("x"),
         }
         cases += [(annulus.ArgumentError, *case) for case in words.items()]
@@ -245,6 +248,7 @@ class CommTest(unittest.TestCase):
             cases += [
                 (annulus.UnsupportedError, "", lambda: annulus.Comm.from_nccl_id(bytes(128), 2, 0, 0)),
                 (annulus.UnsupportedError, "", lambda: annulus.Comm.nccl_devices(2)),
+                (annulus.UnsupportedError, "", lambda: annulus.Comm.nccl_devices(2, only_nccl=True)),
             ]
         for error, words, call in cases:
             with self.subTest(words), self.assertRaisesRegex(error, words):

@@ -2,7 +2,13 @@
 """Two processes over NCCL, with a GPU each. They make many calls in a row, also beside other work. In further tests one
 process is killed before or during the calls, is stopped, aborts, exits or leaves.
 
-nccl_processes_test.py runs itself as `nccl_processes_test.py WAY DIRECTORY RANK`.
+Rows travel by one of these routes:
+
+    host      through memory of the host and of the other GPU
+    one asks  by NCCL alone, for which one process asks, over whatever links NCCL finds
+    sockets   by NCCL alone over sockets, as between hosts
+
+nccl_processes_test.py runs itself as `nccl_processes_test.py WAY ROUTE DIRECTORY RANK`.
 """
 
 import os
@@ -27,6 +33,15 @@ RANKS = 2
 TIMEOUT = 5.0  # seconds that a rank waits for another
 LENGTHS = (3001, 2999)
 CONFIG = annulus.Config([(512, 1), (2048, 4), (0, 16)], causal=True)
+ROUTES = ("host", "one asks", "sockets")
+
+
+def environment(route, rank):
+    """Returns the environment of a rank. Over sockets NCCL takes each rank for a host of its own."""
+    if route != "sockets":
+        return os.environ
+    options = {"P2P_DISABLE": "1", "SHM_DISABLE": "1", "NET": "Socket", "HOSTID": f"annulus-test-{rank}"}
+    return {**os.environ, **{f"NCCL_{name}": value for name, value in options.items()}}
 
 
 def shared_memory():
@@ -39,14 +54,15 @@ def wait_for(path):
         time.sleep(0.01)
 
 
-def connect(directory, rank, name="id"):
+def connect(route, directory, rank, name="id"):
     file = pathlib.Path(directory, name)
     if rank == 0:
         new = file.with_suffix(".new")
         new.write_bytes(annulus.Comm.nccl_id())
         new.rename(file)
     wait_for(file)
-    return annulus.Comm.from_nccl_id(file.read_bytes(), RANKS, rank, rank)
+    only_nccl = route == "sockets" or (route == "one asks" and rank == 1)
+    return annulus.Comm.from_nccl_id(file.read_bytes(), RANKS, rank, rank, only_nccl=only_nccl)
 
 
 def whole_inputs(rank):
@@ -104,12 +120,12 @@ def agree_in_a_graph(rank, comm):
         assert torch.equal(found, out)
 
 
-def agree_beside_others(directory, rank, comm):
+def agree_beside_others(route, directory, rank, comm):
     """Makes a hundred calls on two communicators with a stream each, beside all-reduces of the caller."""
     torch.distributed.init_process_group("nccl", init_method=f"file://{directory}/store", rank=rank, world_size=RANKS)
     whole = whole_inputs(rank)
     part = [mine(x, rank) for x in whole]
-    comms = [comm, connect(directory, rank, "second id")]
+    comms = [comm, connect(route, directory, rank, "second id")]
     configs = [CONFIG, annulus.Config([(0, 1)])]
     streams = [torch.cuda.Stream() for _ in comms]
     contexts = [annulus.Context(config, f"cuda:{rank}", comm=one) for config, one in zip(configs, comms)]
@@ -175,28 +191,31 @@ def fail_together(way, directory, rank, comm):
     torch.cuda.synchronize()
 
 
-def work(way, directory, rank):
+def work(way, route, directory, rank):
     torch.cuda.set_device(rank)
-    comm = connect(directory, rank)
+    comm = connect(route, directory, rank)
     if way == "many":
         agree_in_many_calls(rank, comm)
     elif way == "graph":
         agree_in_a_graph(rank, comm)
     elif way == "beside others":
-        agree_beside_others(directory, rank, comm)
+        agree_beside_others(route, directory, rank, comm)
     else:
         fail_together(way, directory, rank, comm)
+    if route != "host":
+        assert b"memfd:annulus" not in pathlib.Path("/proc/self/maps").read_bytes(), "there is memory of the host"
     del comm
     print("done")
 
 
 class NcclProcessesTest(unittest.TestCase):
-    def run_ranks(self, way, disturb=None):
+    def run_ranks(self, way, disturb=None, route="host"):
         before = shared_memory()
         with tempfile.TemporaryDirectory() as directory:
             ranks = [
                 subprocess.Popen(
-                    [sys.executable, __file__, way, directory, str(rank)],
+                    [sys.executable, __file__, way, route, directory, str(rank)],
+                    env=environment(route, rank),
                     text=True,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -219,22 +238,26 @@ class NcclProcessesTest(unittest.TestCase):
     def expect_done(self, outcome):
         self.assertEqual(outcome[:2], (0, "done\n"), outcome[2])
 
+    def expect_all_done(self, way, routes, disturb=None):
+        for route in routes:
+            with self.subTest(route):
+                for outcome in self.run_ranks(way, disturb, route):
+                    self.expect_done(outcome)
+
     def test_many_calls(self):
-        for outcome in self.run_ranks("many"):
-            self.expect_done(outcome)
+        self.expect_all_done("many", ROUTES)
 
     def test_graph(self):
-        for outcome in self.run_ranks("graph"):
-            self.expect_done(outcome)
+        self.expect_all_done("graph", ROUTES)
 
     def test_beside_others(self):
-        for outcome in self.run_ranks("beside others"):
-            self.expect_done(outcome)
+        self.expect_all_done("beside others", ("host", "one asks"))
 
     def test_one_is_killed(self):
-        for way in ("killed", "killed before"):
-            with self.subTest(way):
-                outcomes = self.run_ranks(way, lambda rank: rank.kill())
+        cases = [("killed before", "host"), *(("killed", route) for route in ROUTES)]
+        for way, route in cases:
+            with self.subTest(way, route=route):
+                outcomes = self.run_ranks(way, lambda rank: rank.kill(), route)
                 self.expect_done(outcomes[0])
                 self.assertEqual(outcomes[1][0], -signal.SIGKILL)
 
@@ -251,17 +274,15 @@ class NcclProcessesTest(unittest.TestCase):
             time.sleep(3 * TIMEOUT)
             os.kill(rank.pid, signal.SIGCONT)
 
-        for outcome in self.run_ranks("stopped", stop):
-            self.expect_done(outcome)
+        self.expect_all_done("stopped", ROUTES, stop)
 
     def test_one_leaves(self):
-        for outcome in self.run_ranks("leaving"):
-            self.expect_done(outcome)
+        self.expect_all_done("leaving", ("host", "one asks"))
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        work(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+        work(*sys.argv[1:4], int(sys.argv[4]))
     elif min(torch.cuda.device_count(), annulus.device_count("cuda")) < RANKS:
         tap.skip_all(f"needs {RANKS} GPUs")
     else:

@@ -20,7 +20,7 @@ except ImportError:
 
 import annulus
 from processes import run_ranks
-from annulus.torch import MultiheadDilatedAttention, _ranks, attention_mass, dilated_attention
+from annulus.torch import MultiheadDilatedAttention, _ranks, attention_mass, dilated_attention, reconnect
 
 BRANCHES = [(16, 1), annulus.Branch(0, 3, query="residue")]
 RANKS = 2
@@ -152,6 +152,9 @@ def work(device, backend, directory, rank):
     masses(device, group, rank)
     others = dist.new_group(list(range(RANKS)))
     compare(device, others, rank, annulus.Shards([500, 500]), None, torch.bfloat16, 3e-2)
+    if device == "cuda":
+        reconnect(others, only_nccl=True)
+        compare(device, others, rank, held, "gather", torch.float32, 1e-4)
     if device == "cpu":
         refuse(group, rank)
         zigzag, one = annulus.Shards.zigzag(LENGTH, RANKS), annulus.Shards([0, LENGTH])

@@ -854,7 +854,13 @@ class RanksTest(unittest.TestCase):
         text = annulus.Config(BRANCHES)._text
         cpu, gpu = torch.device("cpu"), types.SimpleNamespace(device=torch.device("cuda", 0), shape=SHAPE)
         arrays = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
-        local = {"nccl_id": bytes, "from_nccl_id": lambda *_: annulus.Comm.local(1)[0]}
+        asked = []  # only_nccl of each communicator
+
+        def from_nccl_id(*_, only_nccl):
+            asked.append(only_nccl)
+            return annulus.Comm.local(1)[0]
+
+        local = {"nccl_id": bytes, "from_nccl_id": from_nccl_id}
         with unittest.mock.patch.multiple(annulus.Comm, **local):
             number = _ranks.number_of(group, None, gpu, text, (None, None))
             self.assertEqual(_ranks.number_of(group, None, gpu, text, (None, None)), number)
@@ -876,7 +882,13 @@ class RanksTest(unittest.TestCase):
             number = _ranks.number_of(group, None, gpu, text, (None, None))
             found, _ = _ranks.context_of(text, cpu, number).forward(*arrays)
             self.assertTrue(torch.equal(found, wanted))
-            reconnect(group)  # does no harm to a communicator that works
+            for only_nccl in (True, None, False, None):  # does no harm to a communicator that works
+                reconnect(group, only_nccl=only_nccl)
+                _ranks.number_of(group, None, gpu, text, (None, None))
+            self.assertEqual(asked, [False, False, True, True, False, False])
+            with self.assertRaisesRegex(annulus.ArgumentError, "only_nccl is 2; it must be"):
+                reconnect(group, only_nccl=2)
+            reconnect(group)
         with self.assertRaisesRegex(annulus.ArgumentError, "process_group is 'x'; it must be a group"):
             reconnect("x")
 

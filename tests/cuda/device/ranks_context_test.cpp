@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contexts on GPUs with a communicator: CUDA graphs, and ranks that fail.
 #include "cuda/cuda_memory.hpp"
+#include "cuda/nccl_comms.hpp"
 
 #include "support/compare.hpp"
 #include "support/ranks.hpp"
@@ -22,15 +23,6 @@ int device_count() {
     int count = 0;
     check_cuda(cudaGetDeviceCount(&count));
     return count;
-}
-
-std::vector<Comm> make_nccl_comms(int ranks) {
-    std::vector<annulus_comm *> handles(static_cast<std::size_t>(ranks));
-    check(annulus_comm_create_nccl_devices(handles.data(), ranks, nullptr, nullptr));
-    std::vector<Comm> comms;
-    for (annulus_comm *handle : handles)
-        comms.emplace_back(handle);
-    return comms;
 }
 
 // Segments extend over shards; each query has keys of both ranks.
@@ -75,8 +67,14 @@ class TwoGpus : public testing::Test {
     std::vector<std::unique_ptr<CudaMemory>> memories_;
 };
 
-TEST_F(TwoGpus, ReplayAGraphOnNewData) {
-    const std::vector<Comm> comms = make_nccl_comms(ranks);
+// The parameter: the communicators' flags.
+class OverNccl : public TwoGpus, public testing::WithParamInterface<std::uint64_t> {};
+
+INSTANTIATE_TEST_SUITE_P(Flags, OverNccl, testing::Values(0, ANNULUS_COMM_ONLY_NCCL),
+                         testing::PrintToStringParamName());
+
+TEST_P(OverNccl, ReplayAGraphOnNewData) {
+    const std::vector<Comm> comms = make_nccl_comms(ranks, GetParam());
     std::vector<Inputs> inputs;
     std::vector<Results> wanted;
     for (const std::uint64_t seed : {1, 2, 3}) {
@@ -137,8 +135,11 @@ TEST_F(TwoGpus, LocalRanksAreNotCaptured) {
 
 TEST_F(TwoGpus, ARankThatNeverCallsIsMissed) {
     const Inputs inputs = random_inputs(problem_, 1);
-    for (const bool nccl : {false, true}) {
-        const std::vector<Comm> comms = nccl ? make_nccl_comms(ranks) : make_local_comms(ranks);
+    std::vector<std::vector<Comm>> ways;
+    ways.push_back(make_local_comms(ranks));
+    for (const std::uint64_t flags : {0, int{ANNULUS_COMM_ONLY_NCCL}})
+        ways.push_back(make_nccl_comms(ranks, flags));
+    for (const std::vector<Comm> &comms : ways) {
         options_.timeout = 1;
         const Context context = make_rank_context(problem_, options_, 0, comms[0].get());
         const Call call = call_of(inputs, 0);
@@ -156,8 +157,8 @@ TEST_F(TwoGpus, ARankThatNeverCallsIsMissed) {
 
 // The ranks agree, but then rank 1's stream does not reach its messages. The call of rank 0 has returned when NCCL's
 // kernels on it are stopped.
-TEST_F(TwoGpus, ALateRankShowsInTheStatus) {
-    const std::vector<Comm> comms = make_nccl_comms(ranks);
+TEST_P(OverNccl, ALateRankShowsInTheStatus) {
+    const std::vector<Comm> comms = make_nccl_comms(ranks, GetParam());
     const Inputs inputs = random_inputs(problem_, 1);
     options_.timeout = 60;
     std::promise<void> told;
@@ -192,7 +193,7 @@ TEST_F(TwoGpus, ALateRankShowsInTheStatus) {
 }
 
 TEST_F(TwoGpus, ACommunicatorIsForItsDevice) {
-    const std::vector<Comm> comms = make_nccl_comms(ranks);
+    const std::vector<Comm> comms = make_nccl_comms(ranks, 0);
     const Config config = make_config(problem_, options_.run);
     const Context context = make_context(config.get(), 1, memory(1));
     EXPECT_EQ(annulus_context_set_comm(context.get(), comms[0].get()), ANNULUS_ERROR_ARGUMENT);

@@ -14,6 +14,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
+from .._arguments import flag
 from .._cache import cached_context
 from .._comm import Comm
 from .._config import from_text
@@ -49,6 +50,7 @@ def _threads(device: torch.device) -> int:
 _numbers = itertools.count(1)
 _by_number: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 _by_group: dict = {}
+_only_nccl: dict = {}  # what reconnect() was told of a group
 
 
 def is_group(group: Any) -> bool:
@@ -76,22 +78,33 @@ def _comm_of_group(group: Any, device: torch.device) -> Comm:
         message: list = [Comm.nccl_id() if dist.get_rank(group) == 0 else None]
         first = dist.get_global_rank(group, 0) if hasattr(dist, "get_global_rank") else 0
         dist.broadcast_object_list(message, src=first, group=group)
-        _by_group[key] = Comm.from_nccl_id(message[0], dist.get_world_size(group), dist.get_rank(group), device.index)
+        _by_group[key] = Comm.from_nccl_id(
+            message[0],
+            dist.get_world_size(group),
+            dist.get_rank(group),
+            device.index,
+            only_nccl=_only_nccl.get(group, False),
+        )
     return _by_group[key]
 
 
-def reconnect(process_group: Any) -> None:
+def reconnect(process_group: Any, *, only_nccl: Optional[bool] = None) -> None:
     """Drops the communicators that annulus has made for a process group; the next call makes a new one.
 
     After a CommError of any rank, every rank of the group calls it before the next dilated attention over the group.
     That call is collective and connects the ranks again. reconnect() itself waits for no rank. It breaks the old
     communicator, so that no rank waits in it, and earlier outputs lose their gradients. After any other error it is not
     needed, but does no harm: DeclinedError and ArgumentError leave the communicator usable.
+
+    only_nccl: whether the group's communicators from now on use NCCL alone, as annulus.Comm takes it; None: as before,
+    at first not. So it may be called before the first dilated attention over the group, too.
     """
     import torch.distributed as dist
 
     if not isinstance(process_group, dist.ProcessGroup):
         raise ArgumentError(f"process_group is {process_group!r}; it must be a group of torch.distributed")
+    if only_nccl is not None:
+        _only_nccl[process_group] = flag("only_nccl", only_nccl)
     for key in [key for key in _by_group if key[0] == process_group]:
         comm = _by_group.pop(key)
         comm.abort()

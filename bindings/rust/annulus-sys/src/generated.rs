@@ -520,9 +520,18 @@ pub struct annulus_comm {
 }
 
 /// Bits of annulus_comm_options.flags: 0 to 30 alone, as of annulus_call_flag.
+///
+/// Over NCCL, processes of one host agree through shared memory and copy rows from one another's GPU memory. If a rank
+/// cannot reach these, as between hosts and between containers, all use NCCL alone. ANNULUS_COMM_ONLY_NCCL makes them
+/// do so wherever they are. One rank that has the flag is enough: the ranks tell one another in their first call.
+///
+/// With NCCL alone a call waits for what the call before it exchanges. A rank that is gone is missed when the timeout is
+/// over, unless NCCL reports it earlier.
 pub type annulus_comm_flag = i32;
 /// annulus_comm_create_from_nccl() alone: annulus may abort the caller's ncclComm_t
 pub const ANNULUS_COMM_MAY_ABORT: annulus_comm_flag = 1;
+/// communicators over NCCL: agreement, lengths and rows travel by NCCL alone
+pub const ANNULUS_COMM_ONLY_NCCL: annulus_comm_flag = 2;
 
 /// How a communicator is made. Set `size` to sizeof(annulus_comm_options), best by ANNULUS_COMM_OPTIONS_INIT. Where a
 /// function takes a pointer to one, NULL stands for the defaults; in all of them a size that is not known, non-zero

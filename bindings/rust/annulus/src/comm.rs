@@ -50,6 +50,7 @@ impl NcclId {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommOptions {
     creation_timeout: Duration,
+    only_nccl: bool,
 }
 
 impl CommOptions {
@@ -59,9 +60,19 @@ impl CommOptions {
         self
     }
 
+    /// Says whether the ranks agree and exchange rows by NCCL alone, as between hosts, also where they could use memory
+    /// of one host. One rank that says so is enough.
+    pub fn only_nccl(mut self, only_nccl: bool) -> CommOptions {
+        self.only_nccl = only_nccl;
+        self
+    }
+
     fn as_c(&self) -> sys::annulus_comm_options {
-        let creation_timeout = self.creation_timeout.as_secs_f64();
-        sys::annulus_comm_options { creation_timeout, ..sys::ANNULUS_COMM_OPTIONS_INIT }
+        sys::annulus_comm_options {
+            creation_timeout: self.creation_timeout.as_secs_f64(),
+            flags: if self.only_nccl { sys::ANNULUS_COMM_ONLY_NCCL as u64 } else { 0 },
+            ..sys::ANNULUS_COMM_OPTIONS_INIT
+        }
     }
 }
 
