@@ -186,9 +186,8 @@ class SharedSequences::Rounds {
             if (rounds == 1)
                 run_rest_of_own_keys();
             finish_return(rounds - 1);
-        }
-        if (rounds > 0)
             order(stream_, comm_);
+        }
         is_done_ = true;
         for_each_run([](ShardRun &run) { run.write_outputs(); });
     }
@@ -237,7 +236,8 @@ class SharedSequences::Rounds {
         }
         // The kernels that follow on the call's stream occupy every multiprocessor, and other ranks wait for the
         // messages.
-        order(stream_, comm_);
+        if (!sends.empty())
+            order(stream_, comm_);
     }
 
     // Sorts messages into an order that is the same at both ends.
