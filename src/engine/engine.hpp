@@ -2,9 +2,11 @@
 // What an engine does: it prepares an executable for a plan once, which then runs again and again.
 #pragma once
 
+#include "core/dtype_number.hpp"
 #include "core/pattern.hpp"
 #include "core/plan.hpp"
 #include "core/sequences.hpp"
+#include "core/summed_rows.hpp"
 #include "engine/device.hpp"
 
 #include <annulus/config.h>
@@ -46,12 +48,21 @@ constexpr bool has_other_keys(KeyScope scope) {
 
 // What the executables of several key scopes add up. Elements are float64 for float64 tensors, else float32.
 struct PartialResults {
-    void *o = nullptr;             // forward: [B, H, Nq, D], not normalised
-    void *softmax_state = nullptr; // [B, H, Nq, 2], in a form of the engine's own
+    void *o = nullptr;             // forward: [B, H, rows, D], not normalised
+    void *softmax_state = nullptr; // [B, H, rows, 2], in a form of the engine's own
     void *d_q = nullptr;           // backward: [B, H, Nq, D]
     void *d_k = nullptr;           // backward: [B, G, rows, D], of the executable's keys
     void *d_v = nullptr;           // the same
+    // The `rows` of o and softmax_state. Null: they are all Nq queries.
+    const SummedRows *summed_rows = nullptr;
 };
+
+// True if a gradient can be added up in the caller's tensor: the problem has the dtype of sums, and the tensor's old
+// values do not count. A float32 gradient of 16-bit tensors is added up elsewhere: an estimate knows one dtype for all
+// gradients, and a call may have another one for each.
+inline bool holds_sums(const Problem &problem, const GradientTarget &target) {
+    return problem.dtype == sum_dtype(problem.dtype) && !target.adds;
+}
 
 // What an executable may use, from the context and its config.
 struct Limits {
@@ -126,6 +137,10 @@ struct Engine {
     // Prepares one executable over several sequences. Null if running one sequence after the other is as fast.
     Preparation (*prepare_sequences)(const SequencePlans &plans, annulus_pass pass, Device &device,
                                      const Limits &limits) = nullptr;
+    // True if the engine keeps sums only where it must. Then forward has PartialResults::summed_rows, and own_keys
+    // writes all other rows of the outputs. Backward has no softmax_state, and no partial results of a gradient whose
+    // tensor can hold its sums (holds_sums()).
+    bool has_few_sums = false;
 };
 
 // Returns "unknown" if no engine has that number.

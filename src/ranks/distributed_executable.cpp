@@ -15,7 +15,7 @@ namespace annulus {
 DistributedExecutable::DistributedExecutable(const RankPlan &plans, annulus_pass pass, const Engine &engine,
                                              Device &device, const Limits &limits, const RankLinks &links)
     : plans_(plans), pass_(pass), engine_(engine), device_(device), limits_(limits), links_(links),
-      shared_(plans, pass, device) {
+      shared_(plans, pass, engine, device) {
     const Limits left = limits.without(shared_.memory_bytes());
     if (plans.own()) {
         Preparation prepared = prepare_over_sequences(engine, *plans.own(), pass, device, left);
@@ -23,7 +23,7 @@ DistributedExecutable::DistributedExecutable(const RankPlan &plans, annulus_pass
         refusal_ = prepared.refusal;
     }
     if (!refusal_)
-        refusal_ = shared_.prepare(engine, left);
+        refusal_ = shared_.prepare(left);
 }
 
 const char *DistributedExecutable::tensor_refusal(const CallTensors &tensors) const {

@@ -9,33 +9,33 @@
 
 namespace annulus {
 
-ShardExecutable::ShardExecutable(const ShardPlan &plan, annulus_pass pass, Device &device)
-    : plan_(plan), pass_(pass), device_(device) {
+ShardExecutable::ShardExecutable(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device)
+    : plan_(plan), pass_(pass), engine_(engine), device_(device), sums_(plan, pass, engine) {
     if (!plan.communicates())
         return;
     Workspace ledger;
-    memory_.book(ledger, plan, pass);
+    memory_.book(ledger, plan, pass, sums_);
     memory_bytes_ = ledger.used();
 }
 
-const char *ShardExecutable::prepare(const Engine &engine, const Limits &limits) {
+const char *ShardExecutable::prepare(const Limits &limits) {
     if (plan_.local().problem().queries.length == 0)
         return nullptr;
-    if (rounds() == 0)
-        return prepare(plan_.local(), KeyScope::all_keys, engine, limits);
-    const char *refusal = prepare(plan_.local(), KeyScope::own_keys, engine, limits);
+    if (!has_partial_results())
+        return prepare(plan_.local(), KeyScope::all_keys, limits);
+    const char *refusal = prepare(plan_.local(), KeyScope::own_keys, limits);
     std::size_t left = 0;
     for (const std::vector<ReceivedKeys> &received : plan_.received())
         left += received.size();
     for (const std::vector<ReceivedKeys> &received : plan_.received())
         for (const ReceivedKeys &keys : received)
             if (!refusal)
-                refusal = prepare(keys.plan, --left == 0 ? KeyScope::last_keys : KeyScope::other_keys, engine, limits);
+                refusal = prepare(keys.plan, --left == 0 ? KeyScope::last_keys : KeyScope::other_keys, limits);
     return refusal;
 }
 
-const char *ShardExecutable::prepare(const Plan &plan, KeyScope scope, const Engine &engine, const Limits &limits) {
-    Preparation prepared = engine.prepare(plan, pass_, scope, device_, limits);
+const char *ShardExecutable::prepare(const Plan &plan, KeyScope scope, const Limits &limits) {
+    Preparation prepared = engine_.prepare(plan, pass_, scope, device_, limits);
     if (prepared.refusal)
         return prepared.refusal;
     workspace_bytes_ = std::max(workspace_bytes_, prepared.executable->workspace_bytes());
@@ -59,14 +59,12 @@ ShardRun::ShardRun(ShardExecutable &shard, std::size_t sequence, const CallTenso
     if (rounds() == 0)
         return;
     Workspace own(memory);
-    shard.memory_.book(own, shard.plan_, shard.pass_);
+    shard.memory_.book(own, shard.plan_, shard.pass_, shard.sums_);
 }
 
 void ShardRun::attend_to_own_keys() {
     if (shard_.executables_.empty())
         return;
-    if (rounds() == 0)
-        return shard_.executables_.front()->run(tensors_, {}, workspace_, stream_);
     shard_.executables_.front()->run(tensors_, shard_.memory_.own, workspace_, stream_);
     next_executable_ = 1;
 }
@@ -98,12 +96,12 @@ void ShardRun::run_rest_of_received_keys(std::size_t round) {
 }
 
 void ShardRun::run_rest_of_own_keys() {
-    if (rounds() > 0)
+    if (shard_.has_partial_results())
         shard_.executables_.front()->run_rest(tensors_, shard_.memory_.own, workspace_, stream_);
 }
 
 void ShardRun::write_outputs() {
-    if (rounds() > 0)
+    if (shard_.has_partial_results())
         shard_.executables_.front()->write_unfinished(tensors_, shard_.memory_.own, stream_);
 }
 
@@ -121,8 +119,9 @@ RowView ShardRun::slot_rows(const ReceivedKeys &keys, std::byte *data) const {
     return packed_rows(data, keys.slots(), keys.keys.start, keys.stride);
 }
 
-RowView ShardRun::own_gradients(void *data) const {
-    return packed_rows(data, problem_.keys.length, problem_.keys.start, 1);
+// Returns the sums of a gradient of the shard's keys: partial results, or the caller's tensor if there are none.
+RowView ShardRun::own_gradients(void *partial, const annulus_tensor &tensor) const {
+    return partial ? packed_rows(partial, problem_.keys.length, problem_.keys.start, 1) : own_rows(tensor);
 }
 
 annulus_tensor ShardRun::slots_tensor(const ReceivedKeys &keys, std::byte *data) const {
@@ -210,8 +209,8 @@ void ShardRun::unpack_rows(std::size_t i) {
 
 void ShardRun::add_gradients(std::size_t i) {
     for (const WireBuffer &buffer : shard_.memory_.rounds[i].returned)
-        copy(&MessageCopier::add, buffer, sum_dtype(problem_.dtype), own_gradients(shard_.memory_.own.d_k),
-             own_gradients(shard_.memory_.own.d_v));
+        copy(&MessageCopier::add, buffer, sum_dtype(problem_.dtype),
+             own_gradients(shard_.memory_.own.d_k, tensors_.d_k), own_gradients(shard_.memory_.own.d_v, tensors_.d_v));
 }
 
 } // namespace annulus

@@ -21,10 +21,10 @@ namespace annulus {
 class ShardExecutable {
   public:
     // `plan` and `device` outlive it.
-    ShardExecutable(const ShardPlan &plan, annulus_pass pass, Device &device);
+    ShardExecutable(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device);
 
     // Prepares the engine's executables. Returns why the engine cannot serve the shard; null if it can. Called once.
-    const char *prepare(const Engine &engine, const Limits &limits);
+    const char *prepare(const Limits &limits);
     // Returns why the engine cannot take the shard's tensors; null if it can. Every engine can take rows that arrive
     // from other shards.
     const char *tensor_refusal(const CallTensors &tensors) const;
@@ -58,18 +58,21 @@ class ShardExecutable {
   private:
     friend class ShardRun;
 
+    bool has_partial_results() const { return plan_.has_partial_results(pass_); }
     // Returns the rank that has the other shard of a message.
     int peer_of(const Message &message) const;
 
     // Returns where the gradients of a received message's rows lie when they are sent back.
     const RowPair &returning_gradients(std::size_t round, const ReceivedMessage &received) const;
-    const char *prepare(const Plan &plan, KeyScope scope, const Engine &engine, const Limits &limits);
+    const char *prepare(const Plan &plan, KeyScope scope, const Limits &limits);
 
     const ShardPlan &plan_;
     const annulus_pass pass_;
+    const Engine &engine_;
     Device &device_;
+    const Sums sums_;
     // - None if the shard is empty.
-    // - One over all keys if the shard exchanges nothing.
+    // - One over all keys if the pass has no partial results.
     // - Else one over its own keys, then one for each of the received keys, round by round.
     std::vector<std::unique_ptr<Executable>> executables_;
     std::size_t memory_bytes_ = 0, workspace_bytes_ = 0;
@@ -132,7 +135,7 @@ class ShardRun {
     RowView own_rows(const annulus_tensor &tensor) const;
     RowView packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const;
     RowView slot_rows(const ReceivedKeys &keys, std::byte *data) const;
-    RowView own_gradients(void *data) const;
+    RowView own_gradients(void *partial, const annulus_tensor &tensor) const;
     annulus_tensor slots_tensor(const ReceivedKeys &keys, std::byte *data) const;
     CallTensors received_tensors(const ReceiveSlots &slots) const;
     void copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer, annulus_dtype dtype,

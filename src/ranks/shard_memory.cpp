@@ -32,22 +32,30 @@ class Booking {
         }
     }
 
-    PartialResults partial_results(bool is_backward) {
+    PartialResults outputs(const Sums &sums) {
+        PartialResults own;
+        const std::int64_t rows = problem_.heads * (sums.rows ? sums.rows->count() : problem_.queries.length);
+        own.softmax_state = book_state(rows);
+        own.o = book_sums(rows);
+        own.summed_rows = sums.rows ? &*sums.rows : nullptr;
+        return own;
+    }
+
+    PartialResults gradients(const Sums &sums) {
         const std::int64_t query_rows = problem_.heads * problem_.queries.length;
-        const auto book_query_rows = [&] {
-            return workspace_.take<std::byte>(row_tensor_bytes(problem_, query_rows, sums_dtype_));
+        const std::int64_t key_rows = problem_.kv_heads * problem_.keys.length;
+        const auto book = [&](const GradientTarget &target, std::int64_t rows) {
+            const bool is_in_place = sums.are_few && holds_sums(problem_, target);
+            return is_in_place ? nullptr : book_sums(rows);
         };
-        PartialResults own = {
-            .softmax_state = workspace_.take<std::byte>(2 * problem_.batch * query_rows * dtype_bytes(sums_dtype_))};
-        if (!is_backward) {
-            own.o = book_query_rows();
-            return own;
+        PartialResults own;
+        if (!sums.are_few)
+            own.softmax_state = book_state(query_rows);
+        if (!problem_.gradients.only_v) {
+            own.d_q = book(problem_.gradients.q, query_rows);
+            own.d_k = book(problem_.gradients.k, key_rows);
         }
-        if (!problem_.gradients.only_v)
-            own.d_q = book_query_rows();
-        const RowPair key_gradients = book_rows(workspace_, problem_.kv_heads * problem_.keys.length, sums_dtype_);
-        own.d_k = tensors_ == 2 ? key_gradients.first() : nullptr;
-        own.d_v = key_gradients.second();
+        own.d_v = book(problem_.gradients.v, key_rows);
         return own;
     }
 
@@ -120,6 +128,13 @@ class Booking {
         workspace_.skip(max_bytes);
     }
 
+    void *book_state(std::int64_t rows) {
+        return workspace_.take<std::byte>(2 * problem_.batch * rows * dtype_bytes(sums_dtype_));
+    }
+    void *book_sums(std::int64_t rows) {
+        return workspace_.take<std::byte>(row_tensor_bytes(problem_, rows, sums_dtype_));
+    }
+
     RowPair book_rows(Workspace &mine, std::int64_t rows, annulus_dtype dtype) const {
         const std::int64_t bytes = row_tensor_bytes(problem_, rows, dtype);
         return {mine.take<std::byte>(tensors_ * bytes), bytes, tensors_};
@@ -156,11 +171,18 @@ class Booking {
 
 } // namespace
 
-void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass pass) {
+Sums::Sums(const ShardPlan &plan, annulus_pass pass, const Engine &engine) : are_few(engine.has_few_sums) {
+    if (are_few && pass == ANNULUS_PASS_FORWARD && plan.has_partial_results(pass))
+        rows.emplace(plan.local());
+}
+
+void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass pass, const Sums &sums) {
     const bool is_backward = pass == ANNULUS_PASS_BACKWARD;
     Booking booking(workspace, plan, rounds);
     booking.clear_rounds();
-    own = booking.partial_results(is_backward);
+    own = PartialResults{};
+    if (plan.has_partial_results(pass))
+        own = is_backward ? booking.gradients(sums) : booking.outputs(sums);
     booking.slots();
     if (is_backward)
         booking.gradient_slots();

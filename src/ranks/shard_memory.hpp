@@ -58,12 +58,20 @@ struct RoundMemory {
     std::vector<MessageTable> tables, gradient_tables; // filled before rows, and before gradients, travel
 };
 
+// Which sums an engine keeps of a shard (Engine::has_few_sums).
+struct Sums {
+    bool are_few = false;
+    std::optional<SummedRows> rows; // of forward, if they are few
+
+    Sums(const ShardPlan &plan, annulus_pass pass, const Engine &engine);
+};
+
 struct ShardMemory {
     PartialResults own;              // of the shard's queries; in backward also dK and dV of its own keys, or dV alone
     std::vector<RoundMemory> rounds; // in which the shard has messages
 
     // Books all memory anew. A second call allocates nothing on the host.
-    void book(Workspace &workspace, const ShardPlan &plan, annulus_pass pass);
+    void book(Workspace &workspace, const ShardPlan &plan, annulus_pass pass, const Sums &sums);
     // Returns the partial results of the executable that attends to these keys.
     PartialResults partial_results(const ReceiveSlots &slots) const;
 };

@@ -152,6 +152,12 @@ std::uint64_t message_bytes(const ShardPlan &plan, std::vector<const Message *> 
 
 } // namespace
 
+bool ShardPlan::has_partial_results(annulus_pass pass) const {
+    if (pass != ANNULUS_PASS_FORWARD)
+        return communicates(); // gradients of keys that were sent return
+    return std::ranges::any_of(received_, [](const std::vector<ReceivedKeys> &keys) { return !keys.empty(); });
+}
+
 std::uint64_t ShardPlan::sent_bytes(annulus_pass pass) const {
     return message_bytes(*this, &Round::sends, false) +
            (pass == ANNULUS_PASS_BACKWARD ? message_bytes(*this, &Round::receives, true) : 0);

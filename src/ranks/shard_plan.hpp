@@ -45,6 +45,9 @@ class ShardPlan {
     const Schedule &schedule() const { return schedule_; }
     // True if the shard exchanges a message with another shard, also with one of the same rank.
     bool communicates() const { return !schedule_.rounds().empty(); }
+    // True if a pass adds results of received messages to those over the shard's own keys. The forward pass of a shard
+    // that only sends has none, as that of the first shard under a causal mask.
+    bool has_partial_results(annulus_pass pass) const;
 
     // Return the bytes that a pass sends to other ranks, and receives from them.
     std::uint64_t sent_bytes(annulus_pass pass) const;

@@ -25,12 +25,12 @@
 
 namespace annulus {
 
-SharedSequences::SharedSequences(const RankPlan &plans, annulus_pass pass, Device &device)
+SharedSequences::SharedSequences(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device)
     : plans_(plans), pass_(pass), device_(device), sent_bytes_(static_cast<std::size_t>(plans.ranks())) {
     Workspace ledger;
     for (std::size_t sequence = 0; sequence < plans.shared().size(); ++sequence)
         for (const RankPlan::Shard &shard : plans.shared()[sequence].shards)
-            ledger.skip(shards_.emplace_back(sequence, shard, pass, device).executable.memory_bytes());
+            ledger.skip(shards_.emplace_back(sequence, shard, pass, engine, device).executable.memory_bytes());
     memory_bytes_ = ledger.used();
     make_rounds();
     find_sent_bytes();
@@ -81,9 +81,9 @@ void SharedSequences::find_sent_bytes() {
         }
 }
 
-const char *SharedSequences::prepare(const Engine &engine, const Limits &limits) {
+const char *SharedSequences::prepare(const Limits &limits) {
     for (Shard &shard : shards_)
-        if (const char *const refusal = shard.executable.prepare(engine, limits))
+        if (const char *const refusal = shard.executable.prepare(limits))
             return refusal;
     return nullptr;
 }
@@ -186,9 +186,8 @@ class SharedSequences::Rounds {
             if (rounds == 1)
                 run_rest_of_own_keys();
             finish_return(rounds - 1);
-        }
-        if (rounds > 0)
             order(stream_, comm_);
+        }
         is_done_ = true;
         for_each_run([](ShardRun &run) { run.write_outputs(); });
     }
@@ -237,7 +236,8 @@ class SharedSequences::Rounds {
         }
         // The kernels that follow on the call's stream occupy every multiprocessor, and other ranks wait for the
         // messages.
-        order(stream_, comm_);
+        if (!sends.empty())
+            order(stream_, comm_);
     }
 
     // Sorts messages into an order that is the same at both ends.

@@ -18,10 +18,10 @@ namespace annulus {
 class SharedSequences {
   public:
     // `plans` and `device` outlive it.
-    SharedSequences(const RankPlan &plans, annulus_pass pass, Device &device);
+    SharedSequences(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device);
 
     // Prepares the engine's executables. Returns why the engine cannot serve the plans; null if it can. Called once.
-    const char *prepare(const Engine &engine, const Limits &limits);
+    const char *prepare(const Limits &limits);
 
     // The same as ShardExecutable's, over all shards. All shards use the same workspace, and each has memory of its
     // own.
@@ -54,8 +54,9 @@ class SharedSequences {
         std::optional<SequenceTensors> tensors;
         std::optional<ShardRun> run;
 
-        Shard(std::size_t sequence_index, const RankPlan::Shard &shard, annulus_pass pass, Device &device)
-            : sequence(sequence_index), planned(shard), executable(shard.plan, pass, device) {}
+        Shard(std::size_t sequence_index, const RankPlan::Shard &shard, annulus_pass pass, const Engine &engine,
+              Device &device)
+            : sequence(sequence_index), planned(shard), executable(shard.plan, pass, engine, device) {}
     };
     // A shard in a round in which it has messages, and the round's index among the shard's own.
     struct ShardRound {

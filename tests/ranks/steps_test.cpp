@@ -347,8 +347,9 @@ TEST(Workspace, IsWhatACallNeedsToTheByte) {
         }
 }
 
-// A LongNet with a million tokens. With twice the ranks a ring's memory halves, except for what a step of the engine
-// takes; an eighth more is allowed. A gather's memory shrinks less, since the queries still attend to the same rows.
+// A LongNet with a million tokens. With twice the ranks the memory for tensors and workspace halves in a ring, except
+// for what a step of the engine takes; an eighth more is allowed. In a gather it shrinks less, since the queries still
+// attend to the same rows.
 TEST(Workspace, ShrinksWithTheNumberOfRanks) {
     Problem whole;
     whole.length = 1 << 20;
@@ -372,7 +373,7 @@ TEST(Workspace, ShrinksWithTheNumberOfRanks) {
                 for (int rank = 0; rank < ranks; ++rank) {
                     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
                     check(annulus_estimate_rank(context.get(), &sizes, pass, &shards, rank, &estimate));
-                    most = std::max(most, estimate.workspace_bytes);
+                    most = std::max(most, estimate.tensor_bytes + estimate.workspace_bytes);
                 }
                 const auto now = static_cast<double>(most);
                 if (ranks > 2) {
@@ -383,6 +384,74 @@ TEST(Workspace, ShrinksWithTheNumberOfRanks) {
             }
         }
     }
+}
+
+// Bytes of a tensor in the workspace.
+std::uint64_t booked(std::int64_t elements, int element_bytes) {
+    return static_cast<std::uint64_t>((elements * element_bytes + 255) / 256 * 256);
+}
+
+// On the second of two ranks under causality, which sends nothing. `summed` is the number of rows of each head that
+// have keys on the first rank.
+struct SummedCase {
+    std::vector<BranchSpec> branches;
+    std::vector<std::int64_t> lengths;
+    std::int64_t summed;
+};
+
+// Float32 sums are there only of rows with keys on other ranks. Beside them a rank has what an engine takes alone, and
+// the rows that arrive. No case has rows that are unpacked, which would need more.
+TEST(Workspace, HasSumsOfFewRows) {
+    const std::vector<BranchSpec> longnet = {{.segment = 64}, {.segment = 256, .dilation = 4}, {.dilation = 16}};
+    const std::vector<SummedCase> table = {
+        {longnet, {2048, 2048}, 2048 / 16},
+        {{{.segment = 1000}}, {1500, 2017}, 500},
+        {{{.segment = 1000}}, {2000, 1517}, 0},
+        {{{}}, {501, 700}, 700},
+        {{{.kind = ANNULUS_BRANCH_WINDOW, .left = 33}}, {501, 700}, 33},
+    };
+    const std::int64_t heads = 4, dim = 24;
+    for (const SummedCase &row : table)
+        for (const annulus_dtype dtype : dtypes)
+            for (const annulus_exchange exchange : exchanges) {
+                Problem whole{.length = row.lengths[0] + row.lengths[1],
+                              .heads = static_cast<std::int32_t>(heads),
+                              .dim = static_cast<std::int32_t>(dim),
+                              .branches = row.branches,
+                              .causal = true,
+                              .dtype = dtype};
+                SCOPED_TRACE(testing::Message() << whole << " lengths " << testing::PrintToString(row.lengths));
+                const annulus_problem sizes = sizes_of(whole);
+                const Config config = make_config(whole, ANNULUS_ENGINE_CPU);
+                check(annulus_config_set_exchange(config.get(), exchange));
+                const Context context = make_context(config.get(), 1);
+                const annulus_shards shards = view_of(row.lengths);
+                const auto estimate_of = [&](annulus_pass pass, bool is_rank) {
+                    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+                    check(is_rank
+                              ? annulus_estimate_rank(context.get(), &sizes, pass, &shards, 1, &estimate)
+                              : annulus_estimate_problem(context.get(), &sizes, pass, ANNULUS_ALL_BRANCHES, &estimate));
+                    return estimate;
+                };
+                const int sum_bytes = dtype == ANNULUS_FLOAT64 ? 8 : 4;
+                const bool holds_sums = dtype == ANNULUS_FLOAT32 || dtype == ANNULUS_FLOAT64; // in gradients
+                const annulus_estimate forward = estimate_of(ANNULUS_PASS_FORWARD, true);
+                const annulus_estimate forward_alone = estimate_of(ANNULUS_PASS_FORWARD, false);
+                ASSERT_EQ(forward.sent_bytes, 0u);
+                const auto arriving = static_cast<std::int64_t>(forward.received_bytes);
+                EXPECT_EQ(forward.workspace_bytes - forward_alone.workspace_bytes,
+                          booked(2 * heads * row.summed, sum_bytes) + booked(heads * row.summed * dim, sum_bytes) +
+                              booked(arriving, 1));
+
+                const annulus_estimate backward = estimate_of(ANNULUS_PASS_BACKWARD, true);
+                const annulus_estimate backward_alone = estimate_of(ANNULUS_PASS_BACKWARD, false);
+                const auto gradients = [&](std::int64_t rows) {
+                    return holds_sums ? 0 : 3 * booked(heads * rows * dim, sum_bytes);
+                };
+                EXPECT_EQ(backward.workspace_bytes - gradients(row.lengths[1]),
+                          backward_alone.workspace_bytes - gradients(whole.length) + booked(arriving, 1) +
+                              booked(static_cast<std::int64_t>(backward.sent_bytes), 1));
+            }
 }
 
 } // namespace

@@ -180,6 +180,21 @@ std::uint64_t curve_bytes(const annulus_problem &problem, annulus_pass pass, ann
     return 8 * static_cast<std::uint64_t>(rows) * curves + static_cast<std::uint64_t>(copies);
 }
 
+// Returns the bytes of the float32 sums and softmax states that ranks keep on GPUs, without what the estimate for a CPU
+// has: that keeps fewer.
+std::uint64_t sums_of_ranks(const annulus_problem &problem, annulus_pass pass, const annulus_estimate &estimate,
+                            std::int64_t rows) {
+    const auto dim = static_cast<std::uint64_t>(problem.head_dim);
+    const auto query_rows = static_cast<std::uint64_t>(problem.batch * rows * problem.heads);
+    const auto key_rows = static_cast<std::uint64_t>(problem.batch * rows * problem.kv_heads);
+    if (!is_backward(pass))
+        return estimate.received_bytes == 0 ? 0 : 4 * (dim + 2) * query_rows;
+    if (estimate.sent_bytes + estimate.received_bytes == 0)
+        return 0;
+    const bool has_gradients = dtype_bytes(problem.dtype) == 2;
+    return 8 * query_rows + (has_gradients ? 0 : 4 * dim * (query_rows + 2 * key_rows));
+}
+
 // Returns the most bytes that an engine takes.
 std::uint64_t engine_bytes(const PlannedJob &job, annulus_pass pass, annulus_engine engine,
                            const annulus_estimate &estimate, std::int64_t rows, bool has_ranks) {
@@ -194,14 +209,14 @@ std::uint64_t engine_bytes(const PlannedJob &job, annulus_pass pass, annulus_eng
     const Config config = job.pattern.config(problem.heads);
     const std::vector<annulus_branch> branches = get_branches(config.get());
     const bool is_one = is_one_launch(branches);
-    // Float32 sums of O or dQ, and two numbers of a row. Ranks have counted the sums of all rows.
+    // Float32 sums of O or dQ, and two numbers of a row. sums_of_ranks() counts those of several ranks.
     std::uint64_t sums = 4 * (dim + 2) * query_rows;
     if (has_ranks || is_one || has_small_sums(branches, problem.heads))
         sums = std::min(room_for_sums, sums);
     const std::uint64_t curves = curve_bytes(problem, pass, engine, branches, rows);
     if (!is_backward(pass))
         return sums + curves;
-    // Two float32 numbers of a row, dS in 16 bits, and float32 sums of dK and dV, which ranks have counted.
+    // Two float32 numbers of a row, dS in 16 bits, and float32 sums of dK and dV.
     const double ds_bytes = std::min(static_cast<double>(room_for_ds), 2 * estimate.pairs);
     return 8 * query_rows + static_cast<std::uint64_t>(ds_bytes) + (has_ranks ? 0 : 8 * dim * key_rows) +
            (has_ranks || is_one ? 0 : sums) + curves;
@@ -223,7 +238,9 @@ bool fit_all(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, const std
 
 std::uint64_t gpu_workspace_bytes(const PlannedJob &job, annulus_pass pass, annulus_engine engine,
                                   const annulus_estimate &estimate, std::int64_t rows, bool has_ranks) {
-    return (has_ranks ? estimate.workspace_bytes : 0) + engine_bytes(job, pass, engine, estimate, rows, has_ranks);
+    const std::uint64_t shared =
+        has_ranks ? estimate.workspace_bytes + sums_of_ranks(job.problem, pass, estimate, rows) : 0;
+    return shared + engine_bytes(job, pass, engine, estimate, rows, has_ranks);
 }
 
 Cell least_ranks(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, Sharding sharding) {

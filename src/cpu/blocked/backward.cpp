@@ -29,8 +29,8 @@ namespace {
 
 constexpr std::size_t max_columns = 256; // of a head
 
-// The gradients in the type of accumulation. They are the caller's own tensors if those have that type and are not
-// added to, else copies. If only dV is wanted, q and k are empty.
+// The gradients in the type of accumulation. They are the caller's own tensors if those hold sums, else copies. If only
+// dV is wanted, q and k are empty.
 struct Gradients {
     annulus_tensor q, k, v;
 };
@@ -47,7 +47,7 @@ template <class T> Gradients book_gradients(Workspace &workspace, const Plan &pl
     const annulus_dtype dtype = accumulation_dtype<T>;
     const auto book = [&](const GradientTarget &target, annulus_tensor CallTensors::*own, std::int64_t n,
                           std::int64_t heads) {
-        if (p.dtype == dtype && !target.adds)
+        if (holds_sums(p, target))
             return tensors ? tensors->*own : annulus_tensor{};
         return packed(workspace.take<T>(p.batch, n, heads, p.head_dim), dtype, p.batch, n, heads, p.head_dim);
     };
@@ -327,15 +327,19 @@ void write_gradients(const Plan &plan, const Gradients &gradients, const CallTen
     write<T>(gradients.v, tensors.d_v, targets.v.adds, threads);
 }
 
-// Returns partial results as tensors; their rows are stored head by head.
-template <class T> Gradients gradients_of(const Plan &plan, const PartialResults &partial) {
+// Returns partial results as tensors, whose rows are stored head by head. If there are none of a gradient, returns the
+// caller's tensor.
+template <class T> Gradients gradients_of(const Plan &plan, const PartialResults &partial, const CallTensors &tensors) {
     const Problem &p = plan.problem();
-    const auto tensor = [&](void *data, std::int64_t n, std::int64_t heads) {
+    const auto tensor = [&](void *data, const annulus_tensor &own, std::int64_t n, std::int64_t heads) {
         const std::int64_t d = p.head_dim;
+        if (!data)
+            return own;
         return annulus_tensor{data, accumulation_dtype<T>, 4, {p.batch, n, heads, d}, {heads * n * d, d, n * d, 1}};
     };
-    return {tensor(partial.d_q, p.queries.length, p.heads), tensor(partial.d_k, p.key_rows(), p.kv_heads),
-            tensor(partial.d_v, p.key_rows(), p.kv_heads)};
+    return {tensor(partial.d_q, tensors.d_q, p.queries.length, p.heads),
+            tensor(partial.d_k, tensors.d_k, p.key_rows(), p.kv_heads),
+            tensor(partial.d_v, tensors.d_v, p.key_rows(), p.kv_heads)};
 }
 
 } // namespace
@@ -355,8 +359,8 @@ template <class T>
 void backward(const Plan &plan, KeyScope scope, const CallTensors &tensors, const PartialResults &partial, void *memory,
               int threads) {
     Workspace workspace(memory);
-    const Gradients gradients =
-        scope == KeyScope::all_keys ? book_gradients<T>(workspace, plan, &tensors) : gradients_of<T>(plan, partial);
+    const Gradients gradients = scope == KeyScope::all_keys ? book_gradients<T>(workspace, plan, &tensors)
+                                                            : gradients_of<T>(plan, partial, tensors);
     if (!plan.problem().gradients.only_v) {
         if (!has_other_keys(scope))
             set_to_zero<T>(gradients.q, threads);
@@ -370,7 +374,7 @@ void backward(const Plan &plan, KeyScope scope, const CallTensors &tensors, cons
 
 template <class T>
 void finish_backward(const Plan &plan, const CallTensors &tensors, const PartialResults &partial, int threads) {
-    write_gradients<T>(plan, gradients_of<T>(plan, partial), tensors, threads);
+    write_gradients<T>(plan, gradients_of<T>(plan, partial, tensors), tensors, threads);
 }
 
 template std::size_t backward_bytes<float>(const Plan &, KeyScope, int);

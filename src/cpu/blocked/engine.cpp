@@ -137,6 +137,7 @@ const Engine cpu_engine{
     .prepare = prepare,
     .clear = clear_rows,
     .prepare_sequences = prepare_side_by_side,
+    .has_few_sums = true,
 };
 
 } // namespace annulus

@@ -99,17 +99,6 @@ template <class T> class BlockForward {
         Window block;
     };
 
-    // Keeps the block's state in the partial results that the parts of a call share.
-    void use_partial_results(const Head &at, const PartialResults &partial) {
-        const Problem &problem = plan_.problem();
-        const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
-        const std::int64_t row =
-            (at.b * problem.heads + at.head) * problem.queries.length + at.block.start - problem.queries.start;
-        s_.o = static_cast<T *>(partial.o) + row * d_;
-        s_.m = static_cast<T *>(partial.softmax_state) + row;
-        s_.l = s_.m + rows;
-    }
-
     void clear(const Head &at) const {
         // O needs no value where l is 0.
         std::fill_n(s_.m, at.block.length, -std::numeric_limits<T>::infinity());
@@ -124,27 +113,79 @@ template <class T> class BlockForward {
                     run_segment(at, branch, branch.segment(i));
     }
 
-    // Writes the outputs from the state after all keys. `keys` is the window that contains these keys.
+    // Writes the outputs from the state, except of rows that store_sums() has stored. `keys` is the window of the keys
+    // that the state has met.
     void write(const Head &at, const Window &keys) const {
-        const HeadRows out(tensors_.out, at.b, at.head, plan_.problem().queries.start);
-        for (std::int64_t i = 0; i < at.block.length; ++i) {
-            const std::int64_t position = at.block.start + i;
-            const bool no_sum = s_.l[i] == T{0};
-            const bool empty = no_sum && !has_keys(plan_, at.head, position, keys);
-            // A row with keys, but only keys with the score -infinity, is NaN. It differs from a row without keys.
-            const T sum = no_sum ? std::numeric_limits<T>::quiet_NaN() : s_.l[i];
-            if (empty) // 0 in every dtype
-                std::memset(out[position], 0, static_cast<std::size_t>(std::int64_t{d_} * dtype_bytes(out.dtype())));
-            else
-                vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, T{1} / sum, d_, out[position]);
-            if (tensors_.lse)
-                *statistic<T>(*tensors_.lse, at.b, at.head, position - plan_.problem().queries.start) =
-                    empty ? -std::numeric_limits<T>::infinity()
-                          : (s_.m[i] + std::log2(sum)) * static_cast<T>(std::numbers::ln2);
-        }
+        for (std::int64_t i = 0; i < at.block.length; ++i)
+            if (s_.l[i] != stored)
+                write_row(at, at.block.start + i, state_of(i), keys);
+    }
+
+    // ---- Sums over several key scopes, of the block's rows that have some.
+
+    void load_sums(const Head &at, const PartialResults &partial) const {
+        for_each_sum(at, partial,
+                     [&](std::int64_t position, const State &sum) { copy(sum, state_of(position - at.block.start)); });
+    }
+
+    void store_sums(const Head &at, const PartialResults &partial) const {
+        for_each_sum(at, partial, [&](std::int64_t position, const State &sum) {
+            const State state = state_of(position - at.block.start);
+            copy(state, sum);
+            *state.l = stored;
+        });
+    }
+
+    // Writes the outputs from the sums. `keys` is as in write().
+    void write_sums(const Head &at, const PartialResults &partial, const Window &keys) const {
+        for_each_sum(at, partial, [&](std::int64_t position, const State &sum) { write_row(at, position, sum, keys); });
     }
 
   private:
+    static constexpr T stored = -1; // as l of a row whose state is among the sums; no sum of exponentials is below 0
+
+    // The running softmax of a row.
+    struct State {
+        T *o, *m, *l;
+    };
+
+    State state_of(std::int64_t row) const { return {s_.o + row * d_, s_.m + row, s_.l + row}; }
+
+    void copy(const State &from, const State &to) const {
+        *to.m = *from.m;
+        *to.l = *from.l;
+        if (*from.l != T{0}) // otherwise O has no value
+            std::copy_n(from.o, d_, to.o);
+    }
+
+    // Calls use(position, state) for the block's rows with sums.
+    template <class Use> void for_each_sum(const Head &at, const PartialResults &partial, Use use) const {
+        const Problem &problem = plan_.problem();
+        const std::int64_t count = partial.summed_rows->count();
+        const std::int64_t first = (at.b * problem.heads + at.head) * count;
+        T *const o = static_cast<T *>(partial.o), *const m = static_cast<T *>(partial.softmax_state),
+                 *const l = m + problem.batch * problem.heads * count;
+        partial.summed_rows->for_each(at.head, at.block, [&](std::int64_t position, std::int64_t row) {
+            use(position, State{o + (first + row) * d_, m + first + row, l + first + row});
+        });
+    }
+
+    void write_row(const Head &at, std::int64_t position, const State &state, const Window &keys) const {
+        const HeadRows out(tensors_.out, at.b, at.head, plan_.problem().queries.start);
+        const bool no_sum = *state.l == T{0};
+        const bool empty = no_sum && !has_keys(plan_, at.head, position, keys);
+        // A row with keys, but only keys with the score -infinity, is NaN. It differs from a row without keys.
+        const T sum = no_sum ? std::numeric_limits<T>::quiet_NaN() : *state.l;
+        if (empty) // 0 in every dtype
+            std::memset(out[position], 0, static_cast<std::size_t>(std::int64_t{d_} * dtype_bytes(out.dtype())));
+        else
+            vector_kernels<T>().store_row(out.dtype(), state.o, T{1} / sum, d_, out[position]);
+        if (tensors_.lse)
+            *statistic<T>(*tensors_.lse, at.b, at.head, position - plan_.problem().queries.start) =
+                empty ? -std::numeric_limits<T>::infinity()
+                      : (*state.m + std::log2(sum)) * static_cast<T>(std::numbers::ln2);
+    }
+
     void run_segment(const Head &at, const BranchPlan &branch, const Segment &segment) const {
         const Window part = intersect(segment.range, at.block);
         if (!segment.curve.is_linear())
@@ -339,22 +380,22 @@ void for_each_block(const Plan &plan, const CallTensors &tensors, void *workspac
 template <class T>
 void forward(const Plan &plan, KeyScope scope, const CallTensors &tensors, const PartialResults &partial,
              void *workspace, int threads) {
-    for_each_block<T>(plan, tensors, workspace, threads, [&](BlockForward<T> block, const auto &at) {
-        if (scope != KeyScope::all_keys)
-            block.use_partial_results(at, partial);
-        if (!has_other_keys(scope))
-            block.clear(at);
+    for_each_block<T>(plan, tensors, workspace, threads, [&](const BlockForward<T> &block, const auto &at) {
+        block.clear(at);
+        if (has_other_keys(scope))
+            block.load_sums(at, partial);
         block.run(at);
-        if (scope == KeyScope::all_keys)
+        if (scope != KeyScope::all_keys)
+            block.store_sums(at, partial);
+        if (!has_other_keys(scope))
             block.write(at, plan.problem().keys);
     });
 }
 
 template <class T>
 void finish_forward(const Plan &plan, const CallTensors &tensors, const PartialResults &partial, int threads) {
-    for_each_block<T>(plan, tensors, nullptr, threads, [&](BlockForward<T> block, const auto &at) {
-        block.use_partial_results(at, partial);
-        block.write(at, {0, plan.problem().sequence_length}); // the parts have the keys of all ranks
+    for_each_block<T>(plan, tensors, nullptr, threads, [&](const BlockForward<T> &block, const auto &at) {
+        block.write_sums(at, partial, {0, plan.problem().sequence_length}); // the scopes have the keys of all ranks
     });
 }
 
