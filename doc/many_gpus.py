@@ -87,7 +87,7 @@ def longnet(program):
             found = plan(program, gpus, *options)
             chosen = found["problem"]["exchange"]
             other = "ring" if chosen == "gather" else "gather"
-            yield f"{tokens:,}, {gpus}, `auto`: {chosen}", found
+            yield f"{tokens:,}, {gpus}, {chosen} (`auto`)", found
             yield f"{tokens:,}, {gpus}, {other}", plan(program, gpus, *options, "--exchange", other)
 
 
