@@ -86,9 +86,9 @@ def longnet(program):
             options = ["--tokens", tokens, "--preset", f"longnet:2048,4,4,{branches}"]
             found = plan(program, gpus, *options)
             chosen = found["problem"]["exchange"]
-            yield f"{tokens:,}, {gpus}, {chosen}", found
-            if chosen == "ring":
-                yield f"{tokens:,}, {gpus}, gather", plan(program, gpus, *options, "--exchange", "gather")
+            other = "ring" if chosen == "gather" else "gather"
+            yield f"{tokens:,}, {gpus}, {chosen} (`auto`)", found
+            yield f"{tokens:,}, {gpus}, {other}", plan(program, gpus, *options, "--exchange", other)
 
 
 def documents(program):

@@ -270,16 +270,17 @@ ANNULUS_API_STATUS annulus_status annulus_config_get_workspace_limit(const annul
 
 /*
  * How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
- * some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` where for no rank
- * the rows of K and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in
- * some cases of the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to
- * find that out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share
- * segments, `auto` is `ring`. It decides for each sequence; the rows that arrive for all sequences are in memory at
- * once.
+ * some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` if for no rank
+ * the rows that it then gets take more memory than the K and V of the rank with most rows, or than four times that if
+ * the ring has more than 8 hops: the messages of such a ring are small, and each of them costs more than its bytes.
+ * Else it is `ring`. It decides for each sequence of a call, the shorter ones first, and counts the rows of all
+ * sequences that are gathered. Along the Hilbert order, and in some cases of the query rule `residue`, it counts a
+ * shard whole. If it takes more than 2^21 steps (attention.h) to find out, as it can with thousands of unequal shards,
+ * or if more than 2^26 pairs of shards share segments, `auto` is `ring`.
  */
 typedef enum annulus_exchange ANNULUS_ENUM_INT32 {
     ANNULUS_EXCHANGE_AUTO = 0,  /* one of the two, as said above (default) */
-    ANNULUS_EXCHANGE_RING = 1,  /* in up to ranks - 1 hops: memory for the rows of two ranks at a time */
+    ANNULUS_EXCHANGE_RING = 1,  /* in up to ranks - 1 hops: for each sequence memory for the rows of two ranks */
     ANNULUS_EXCHANGE_GATHER = 2 /* all at once: memory for all rows that the rank's queries attend to */
 } annulus_exchange;
 

@@ -28,9 +28,10 @@ constexpr double slack = 1.0 / 64;
 // Shards other than even ones must make the busiest rank faster by this share: they cost more launches and messages.
 constexpr double least_gain = 1.0 / 20;
 
-// The most steps, each of some nanoseconds. A step looks at a rank or a window for a sequence. A limit in seconds would
-// let ranks stop with different shards.
-constexpr std::int64_t max_steps = std::int64_t{1} << 26;
+// The steps of giving a sequence to a rank: it is found by size, and the rank moves to another place among the ranks.
+constexpr std::int64_t steps_per_item = 32;
+// How many pieces of the rest a step moves.
+constexpr std::int64_t pieces_per_step = 2;
 
 // Which rank has which rows, in any order.
 using Assignment = std::vector<std::pair<Window, int>>;
@@ -60,9 +61,11 @@ class Rest {
     // Returns the pairs of rows first … first + count - 1.
     double pairs(std::int64_t first, std::int64_t count) const { return below(first + count) - below(first); }
 
-    // Removes rows first … first + count - 1, and gives them to a rank.
+    // Removes rows first … first + count - 1, and gives them to a rank. Takes steps for all pieces.
     void give(std::int64_t first, std::int64_t count, int rank, Assignment &assignment) {
+        costs_.steps().take(static_cast<std::int64_t>(pieces_.size()) / pieces_per_step);
         std::vector<Piece> left;
+        left.reserve(pieces_.size() + 1);
         const auto keep = [&](const Piece &piece, std::int64_t from, std::int64_t to) { // within the piece
             const Window part{piece.window.start + from, to - from};
             if (part.length == piece.window.length)
@@ -159,6 +162,8 @@ std::int64_t find_rows(const Rest &rest, std::int64_t count, double wanted, doub
 std::optional<Shards> deal(const ShardCosts &costs, const std::vector<std::size_t> &by_size, std::size_t cut,
                            double share, int ranks) {
     const std::vector<ShardCosts::Item> &items = costs.items();
+    if (!costs.steps().take(product(steps_per_item, static_cast<std::int64_t>(items.size()))))
+        return std::nullopt;
     const double tolerance = share * slack;
     std::vector<std::int64_t> free = even_lengths(costs.rows(), ranks);
     std::vector<double> wanted(free.size(), share);
@@ -217,7 +222,7 @@ Shards zigzag_shards(std::int64_t rows, int ranks) {
 
 } // namespace
 
-Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ranks) {
+Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ranks, std::int64_t max_steps) {
     if (ranks > 1)
         refuse_global_positions(pattern);
     Steps steps(max_steps);
@@ -243,13 +248,16 @@ Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ra
         if (!items[i].is_gap())
             by_size.push_back(i);
     std::ranges::stable_sort(by_size, std::greater(), [&](std::size_t i) { return items[i].pairs; });
-    // Cutting a few of the largest sequences often lets all others stay whole.
-    std::vector<std::size_t> cuts{0};
-    for (std::size_t cut = 1; cut < by_size.size(); cut += 1 + cut / 4)
+    // Sequences with more pairs than a rank should have are cut in any case. Cutting a few of the next ones often lets
+    // all others stay whole.
+    const auto small =
+        std::ranges::partition_point(by_size, [&](std::size_t i) { return items[i].pairs > share * (1 + slack); });
+    const auto least_cut = static_cast<std::size_t>(small - by_size.begin());
+    std::vector<std::size_t> cuts{least_cut, by_size.size()};
+    for (std::size_t cut = least_cut + 1; cut < by_size.size(); cut += 1 + (cut - least_cut) / 4)
         cuts.push_back(cut);
-    cuts.push_back(by_size.size());
     for (const std::size_t cut : cuts) {
-        if (share >= least)
+        if (share >= least || steps.ran_out())
             break;
         if (std::optional<Shards> shards = deal(costs, by_size, cut, share, ranks))
             consider(std::move(*shards));

@@ -2,15 +2,25 @@
 // Which exchange `auto` selects.
 #pragma once
 
-#include "core/plan.hpp"
+#include "core/sequences.hpp"
+#include "ranks/shard_layout.hpp"
 
+#include <cstdint>
 #include <vector>
 
 namespace annulus {
 
-// True if no shard receives more slots than the longest shard has positions. Then `auto` selects `gather`, else `ring`.
-// False also if the answer takes more than estimate_planning_steps, or if more than 2^26 pairs of shards reach one
-// another.
-bool gather_is_small(const Plan &plan, const std::vector<Window> &shards);
+// The most memory for rows of other ranks that `auto` lets `gather` take, in the rows of K and V of the rank that has
+// most rows: if the ring has few rounds, and if it has many. The rows of a round are then few, and nothing hides what
+// the round costs beside them.
+constexpr std::int64_t room_beside_short_ring = 1, room_beside_long_ring = 4;
+constexpr std::size_t most_rounds_of_short_ring = 8;
+
+// Returns the exchange that `auto` selects for each sequence: `gather` as long as the slots that each rank receives for
+// it and for shorter sequences need no more than the room above, else `ring`. Also `ring` if finding out takes more
+// than estimate_planning_steps, or if more than 2^26 pairs of shards reach one another. `rows` is the problem of all
+// rows. All ranks get the same answer.
+std::vector<annulus_exchange> choose_exchanges(const Pattern &pattern, const Problem &rows,
+                                               const std::vector<Sequence> &sequences, const Shards &shards);
 
 } // namespace annulus

@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "engine/mass.hpp"
+#include "ranks/exchange_choice.hpp"
 #include "ranks/shared_rows.hpp"
 
 #include <algorithm>
@@ -30,31 +31,12 @@ std::vector<std::int64_t> rows_before_shards(const Shards &shards, int rank) {
     return before;
 }
 
-// Calls use(shard, rows) for each shard that has rows of a sequence.
-template <class Use> void for_each_shard(const Shards &shards, const Sequence &sequence, const Use &use) {
-    const ShardRange range = shards_in(shards.pieces, sequence.rows);
-    for (auto i = static_cast<std::size_t>(range.first); i < static_cast<std::size_t>(range.last); ++i)
-        if (const Window rows = intersect(shards.pieces[i], sequence.rows); rows.length > 0)
-            use(i, rows);
-}
-
 std::int64_t rows_of_rank(const Shards &shards, const Sequence &sequence, int rank) {
+    const ShardRange range = shards_in(shards.pieces, sequence.rows);
     std::int64_t count = 0;
-    for_each_shard(shards, sequence, [&](std::size_t shard, const Window &rows) {
-        count += shards.owners[shard] == rank ? rows.length : 0;
-    });
+    for (auto i = static_cast<std::size_t>(range.first); i < static_cast<std::size_t>(range.last); ++i)
+        count += shards.owners[i] == rank ? intersect(shards.pieces[i], sequence.rows).length : 0;
     return count;
-}
-
-// Returns the shards of a sequence, in its positions. Writes to `indices` the number that each has among all shards.
-Shards shards_of(const Shards &shards, const Sequence &sequence, std::vector<std::size_t> &indices) {
-    Shards found;
-    for_each_shard(shards, sequence, [&](std::size_t shard, const Window &rows) {
-        found.pieces.push_back({rows.start - sequence.rows.start, rows.length});
-        found.owners.push_back(shards.owners[shard]);
-        indices.push_back(shard);
-    });
-    return found;
 }
 
 } // namespace
@@ -64,8 +46,8 @@ struct RankPlan::Making {
     const Pattern &pattern;
     const Shards &shards;
     const int rank;
-    const annulus_exchange exchange;
-    const bool is_one_shard; // the rank has one
+    const annulus_exchange exchange; // may be `auto`
+    const bool is_one_shard;         // the rank has one
     const std::vector<std::int64_t> rows_before;
     Steps steps;
     std::int64_t shard_pairs = 0; // of a sending and a receiving shard, so far
@@ -89,9 +71,9 @@ RankPlan::RankPlan(const Pattern &pattern, const CallProblem &problem, const Sha
     if (!problem.sequences.empty()) {
         plan_sequences(making, problem.sequences);
     } else if (may_share) { // also shards without rows, since the rank's own may be empty
-        std::vector<std::size_t> all(shards.pieces.size());
-        std::iota(all.begin(), all.end(), std::size_t{0});
-        share(making, whole, shards, all);
+        SequenceShards all{shards, std::vector<std::size_t>(shards.pieces.size())};
+        std::iota(all.indices.begin(), all.indices.end(), std::size_t{0});
+        share(making, whole, std::move(all), exchanges_of(making, {whole}).front());
     } else {
         plan_sequences(making, {whole});
     }
@@ -101,11 +83,18 @@ std::int64_t RankPlan::position_of_row_0(const Making &making, std::size_t shard
     return making.is_one_shard ? rows_.queries.start : making.shards.pieces[shard].start - making.rows_before[shard];
 }
 
-void RankPlan::share(Making &making, const Sequence &sequence, Shards shards, const std::vector<std::size_t> &indices) {
+std::vector<annulus_exchange> RankPlan::exchanges_of(const Making &making,
+                                                     const std::vector<Sequence> &sequences) const {
+    if (making.exchange == ANNULUS_EXCHANGE_AUTO)
+        return choose_exchanges(making.pattern, rows_, sequences, making.shards);
+    return std::vector<annulus_exchange>(sequences.size(), making.exchange);
+}
+
+void RankPlan::share(Making &making, const Sequence &sequence, SequenceShards shards, annulus_exchange exchange) {
     Shared &shared =
-        shared_.emplace_back(sequence, making.pattern, problem_of(rows_, sequence), std::move(shards), making.exchange);
+        shared_.emplace_back(sequence, making.pattern, problem_of(rows_, sequence), std::move(shards.shards), exchange);
     const ShardLayout &layout = shared.layout;
-    const int count = static_cast<int>(indices.size());
+    const int count = static_cast<int>(shards.indices.size());
     for (int index = 0; index < count; ++index)
         making.shard_pairs += layout.owner(index) == making.rank ? layout.reachable_pairs(index) : 0;
     if (making.shard_pairs > max_shard_pairs)
@@ -116,20 +105,23 @@ void RankPlan::share(Making &making, const Sequence &sequence, Shards shards, co
                     static_cast<long long>(max_shard_pairs));
     for (int index = 0; index < count; ++index)
         if (layout.owner(index) == making.rank)
-            shared.shards.emplace_back(position_of_row_0(making, indices[static_cast<std::size_t>(index)]), layout,
-                                       index, making.steps);
+            shared.shards.emplace_back(position_of_row_0(making, shards.indices[static_cast<std::size_t>(index)]),
+                                       layout, index, making.steps);
 }
 
 void RankPlan::plan_sequences(Making &making, const std::vector<Sequence> &sequences) {
-    std::vector<Sequence> own;
-    std::int64_t covered = 0;
-    for (const Sequence &sequence : sequences) {
+    for (const Sequence &sequence : sequences)
         if (sequence.rows.end() > rows_.sequence_length)
             throw Error(
                 ANNULUS_ERROR_ARGUMENT,
                 "sequence_starts or sequence_lengths of options reach row %lld; there are %lld rows on all ranks "
                 "together",
                 static_cast<long long>(sequence.rows.end()), static_cast<long long>(rows_.sequence_length));
+    const std::vector<annulus_exchange> exchanges = exchanges_of(making, sequences);
+    std::vector<Sequence> own;
+    std::int64_t covered = 0;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+        const Sequence &sequence = sequences[i];
         const std::int64_t here = rows_of_rank(making.shards, sequence, making.rank);
         covered += here * sequence.batches;
         if (here == 0)
@@ -139,9 +131,7 @@ void RankPlan::plan_sequences(Making &making, const std::vector<Sequence> &seque
             own.push_back(sequence);
             own.back().rows.start += rows_.queries.start - position_of_row_0(making, shard);
         } else {
-            std::vector<std::size_t> indices;
-            Shards shards = shards_of(making.shards, sequence, indices);
-            share(making, sequence, std::move(shards), indices);
+            share(making, sequence, shards_of(making.shards, sequence.rows), exchanges[i]);
         }
     }
     covers_rows_ = covered == rows_.batch * rows_.queries.length;

@@ -83,9 +83,10 @@ class RankPlan {
 
     // Returns the position of row 0 of the rank's tensors if the positions of a shard continued before the shard.
     std::int64_t position_of_row_0(const Making &making, std::size_t shard) const;
-    // Plans the rank's rows of a shared sequence. `shards` has the sequence's rows, in positions of the sequence; its
-    // shard i is in shard indices[i] of all rows.
-    void share(Making &making, const Sequence &sequence, Shards shards, const std::vector<std::size_t> &indices);
+    // Returns the exchange of each sequence, `gather` or `ring`.
+    std::vector<annulus_exchange> exchanges_of(const Making &making, const std::vector<Sequence> &sequences) const;
+    // Plans the rank's rows of a shared sequence.
+    void share(Making &making, const Sequence &sequence, SequenceShards shards, annulus_exchange exchange);
     void plan_sequences(Making &making, const std::vector<Sequence> &sequences);
 
     std::uint64_t traffic(annulus_pass pass, std::uint64_t (ShardPlan::*bytes)(annulus_pass) const) const;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/shard_layout.hpp"
 
-#include "ranks/exchange_choice.hpp"
-
 #include <utility>
 
 namespace annulus {
@@ -79,11 +77,23 @@ ShardRange shards_in(const std::vector<Window> &shards, const Window &rows) {
     return {static_cast<int>(first - shards.begin()), static_cast<int>(last - shards.begin())};
 }
 
+SequenceShards shards_of(const Shards &shards, const Window &rows) {
+    SequenceShards found;
+    const ShardRange range = shards_in(shards.pieces, rows);
+    for (auto i = static_cast<std::size_t>(range.first); i < static_cast<std::size_t>(range.last); ++i) {
+        const Window part = intersect(shards.pieces[i], rows);
+        if (part.length == 0)
+            continue;
+        found.shards.pieces.push_back({part.start - rows.start, part.length});
+        found.shards.owners.push_back(shards.owners[i]);
+        found.indices.push_back(i);
+    }
+    return found;
+}
+
 ShardLayout::ShardLayout(const Pattern &pattern, const Problem &problem, Shards shards, annulus_exchange exchange)
     : plan_(pattern, problem), remote_plan_(remote_pattern(pattern), problem), shards_(std::move(shards)),
       exchange_(exchange) {
-    if (exchange_ == ANNULUS_EXCHANGE_AUTO)
-        exchange_ = gather_is_small(plan_, shards_.pieces) ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_RING;
     find_reaches();
 }
 

@@ -53,12 +53,21 @@ struct ShardRange {
 // Returns the shards that have a position in `rows`, and empty shards between them.
 ShardRange shards_in(const std::vector<Window> &shards, const Window &rows);
 
+// The shards of a sequence, in its positions, and the number that each has among the shards of all rows.
+struct SequenceShards {
+    Shards shards;
+    std::vector<std::size_t> indices;
+};
+
+// Returns the shards that have a row of a sequence. `rows` are the sequence's.
+SequenceShards shards_of(const Shards &shards, const Window &rows);
+
 // A function of pattern, problem, shards and exchange. Shards that are further apart than every segment is long
 // exchange nothing. Time and memory grow with the number of shards, and with the number of shards in reach of each
 // shard.
 class ShardLayout {
   public:
-    // Ignores the problem's windows. For `auto`, exchange_choice.hpp selects `gather` or `ring`.
+    // Ignores the problem's windows. `exchange` is `gather` or `ring`.
     ShardLayout(const Pattern &pattern, const Problem &problem, Shards shards, annulus_exchange exchange);
 
     // Returns the plan of the whole sequence.

@@ -347,16 +347,32 @@ class GpuTest(ProgramTest):
         for ranks, hosts in ((1, 1), (8, 1), (9, 2), (17, 3)):
             self.assertEqual(run_json("plan", *sizes, "--ranks", ranks)["problem"]["hosts"], hosts)
 
-    def test_zigzag_ring(self):
-        """A rank's two shards exchange at the same time: the ring has as many rounds as shards besides one."""
+    def slow_exchanges(self, seconds):
+        """Returns the path of links whose exchanges take this time, whatever their bytes."""
         path = self.path("links.json")
-        link = {"exchange_seconds": 3.0, "bytes_per_second": 1e30}
+        link = {"exchange_seconds": seconds, "bytes_per_second": 1e30}
         path.write_text(json.dumps({"annulus_links": 1, "source": "a test", "device": "cuda", "agreement_seconds": 0,
                                     "same_host": link}), encoding="utf-8")
+        return path
+
+    def test_zigzag_ring(self):
+        """A rank's two shards exchange at the same time: the ring has as many rounds as shards besides one. The two
+        shards in the middle are one."""
+        path = self.slow_exchanges(3.0)
         _, times = self.times("--tokens", 4096, "--heads", 2, "--head-dim", 64, "--branch", "0:1", "--shards", "zigzag",
                               "--ranks", 4, "--exchange", "ring", "--links", path, *H100)
-        self.assertAlmostEqual(times["message_seconds"][0], 7 * 3.0)
-        self.assertAlmostEqual(times["message_seconds"][1], 2 * 7 * 3.0)
+        self.assertAlmostEqual(times["message_seconds"][0], 6 * 3.0)
+        self.assertAlmostEqual(times["message_seconds"][1], 2 * 6 * 3.0)
+
+    def test_rings_of_several_sequences(self):
+        """Round i of a call is round i of every sequence. Five documents on four ranks lie on two ranks each at most,
+        and a middle rank has parts of two documents; two documents on five ranks lie on three ranks each."""
+        sizes = ["--heads", 2, "--head-dim", 64, "--branch", "0:1", "--exchange", "ring",
+                 "--links", self.slow_exchanges(3.0), *H100]
+        for sequences, ranks, rounds in (("5:40:40", 4, 1), ("2:100:100", 5, 2), ("10:40:40", 2, 0)):
+            _, times = self.times("--sequences", sequences, "--ranks", ranks, *sizes)
+            self.assertAlmostEqual(times["message_seconds"][0], rounds * 3.0)
+            self.assertAlmostEqual(times["message_seconds"][1], 2 * rounds * 3.0)
 
     def test_tf32(self):
         sizes = ["--tokens", 100_000, "--heads", 8, "--head-dim", 64, "--branch", "0:1", "--gpu", "H100"]

@@ -206,6 +206,17 @@ TEST(BalancedShards, OfManyRanksHaveFewMessages) {
     }
 }
 
+// The longest documents have more pairs than a rank should have, so they are cut in any case.
+TEST(BalancedShards, OfManyRanksCutLongDocuments) {
+    for (const int ranks : {64, 512, 1000}) {
+        SCOPED_TRACE(testing::Message() << ranks << " ranks");
+        const std::vector<std::int64_t> lengths = lognormal_lengths(std::int64_t{131072} * ranks, 4000, 5);
+        const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+        EXPECT_GT(busiest_with_messages(even(tokens, ranks), ranks, lengths, 0.01), 2);
+        EXPECT_LT(busiest_with_messages(checked_ranges(documents(lengths, true), ranks), ranks, lengths, 0.01), 1.6);
+    }
+}
+
 TEST(BalancedShards, MayBeForMoreRanksThanRows) {
     checked_ranges(documents({2, 1}, true), 5);
 }

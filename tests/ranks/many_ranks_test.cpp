@@ -229,5 +229,21 @@ TEST(ManyRanks, PackedDocuments) {
                    ANNULUS_EXCHANGE_AUTO);
 }
 
+// Dealing takes steps for each document, so it is not begun if there are fewer. Even and zigzag shards take hardly any.
+TEST(ManyDocuments, AreBalancedWithinTheSteps) {
+    constexpr int ranks = 5;
+    Problem problem = {.length = 0, .causal = true};
+    problem.branches = {{.segment = 0}};
+    std::vector<Sequence> sequences;
+    for (std::int64_t i = 0; i < 5000; ++i) {
+        const std::int64_t length = i < 200 ? 2000 : 1 + i * 37 % 79; // even shards give rank 0 most pairs
+        sequences.push_back({0, problem.batch, {problem.length, length}});
+        problem.length += length;
+    }
+    const CallProblem call{plan_problem_of(problem), sequences};
+    EXPECT_GT(balance_shards(pattern_of(problem), call, ranks).pieces.size(), 2 * ranks);
+    EXPECT_LE(balance_shards(pattern_of(problem), call, ranks, 5000 * 8).pieces.size(), 2 * ranks);
+}
+
 } // namespace
 } // namespace annulus::test

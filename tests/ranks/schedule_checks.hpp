@@ -21,8 +21,11 @@ inline auto fields(const Message &m) {
                       m.firsts);
 }
 
+// Returns the exchange that `auto` selects for one sequence.
+annulus_exchange chosen_exchange(const Problem &problem, const Shards &shards);
+
 // Checks, for each exchange, that the messages of all ranks have exactly the rows that the definition requires. Sender
-// and receiver must plan the same messages, in the same rounds.
+// and receiver must plan the same messages, in the same rounds. Also checks what `auto` selects.
 void expect_schedules(const Problem &problem, const std::vector<std::int64_t> &lengths);
 
 } // namespace annulus::test

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The schedules of patterns whose messages are known in advance. No transport is used.
 #include "engines/table.hpp"
+#include "ranks/exchange_choice.hpp"
+#include "ranks/rank_plan.hpp"
 #include "ranks/schedule_checks.hpp"
 
 #include "support/plan.hpp"
@@ -21,7 +23,7 @@ Problem branch_problem(std::int64_t length, std::vector<BranchSpec> branches, bo
 
 std::vector<Message> messages_of(const Problem &problem, const std::vector<std::int64_t> &lengths) {
     const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), make_shards(lengths),
-                             ANNULUS_EXCHANGE_AUTO);
+                             ANNULUS_EXCHANGE_RING);
     std::vector<Message> messages;
     for (int from = 0; from < static_cast<int>(lengths.size()); ++from)
         for (int to = 0; to < static_cast<int>(lengths.size()); ++to)
@@ -123,18 +125,61 @@ TEST(Schedule, FurtherBranchesFollowTheDefinition) {
 // The two shards of a segment want 16 rows of each other, with stride 4. From each of the other 6 shards a shard wants
 // one row. So a rank receives 16 + 6 slots, and a shard has 64 positions. With segments of 4 shards it receives
 // 3 * 16 + 4 slots.
-TEST(Schedule, WhatSharesNoSegmentWeighsLess) {
+TEST(ExchangeChoice, WhatSharesNoSegmentWeighsLess) {
     Problem problem = branch_problem(512, {{.segment = 128, .dilation = 4, .phase = ANNULUS_PHASE_FIXED},
                                            {.dilation = 64, .phase = ANNULUS_PHASE_FIXED}});
     const Shards shards = make_shards(even_lengths(512, 8));
-    const auto exchange = [&] {
-        return ShardLayout(pattern_of(problem), plan_problem_of(problem), shards, ANNULUS_EXCHANGE_AUTO).exchange();
-    };
-    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
+    EXPECT_EQ(chosen_exchange(problem, shards), ANNULUS_EXCHANGE_GATHER);
     problem.branches[0].segment = 256;
-    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
+    EXPECT_EQ(chosen_exchange(problem, shards), ANNULUS_EXCHANGE_GATHER);
     problem.branches[0].segment = 512; // 7 * 16 slots
-    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_RING);
+    EXPECT_EQ(chosen_exchange(problem, shards), ANNULUS_EXCHANGE_RING);
+}
+
+// A shard has 64 positions, and wants 16 rows of each other shard. The ring has a round for each other shard.
+TEST(ExchangeChoice, ALongRingLeavesMoreRoom) {
+    const auto exchange = [](std::int32_t ranks) {
+        const Problem problem =
+            branch_problem(64 * ranks, {{.dilation = 4, .phase = ANNULUS_PHASE_FIXED, .residue = 3}});
+        return chosen_exchange(problem, make_shards(even_lengths(problem.length, ranks)));
+    };
+    EXPECT_EQ(exchange(5), ANNULUS_EXCHANGE_GATHER); // 4 * 16 slots
+    EXPECT_EQ(exchange(6), ANNULUS_EXCHANGE_RING);
+    EXPECT_EQ(exchange(9), ANNULUS_EXCHANGE_RING);
+    EXPECT_EQ(exchange(10), ANNULUS_EXCHANGE_GATHER);
+    EXPECT_EQ(exchange(17), ANNULUS_EXCHANGE_GATHER); // 16 * 16 slots
+    EXPECT_EQ(exchange(18), ANNULUS_EXCHANGE_RING);
+}
+
+// Each of 3 ranks has a third of each of 4 sequences: n, 2n, 3n and 4n rows, 10n in all. It gathers 2n and 4n, but not
+// 6n beside them. Sequences of two batch entries, and a sequence that one rank has alone, change nothing.
+TEST(ExchangeChoice, BoundsTheRowsOfAllSequences) {
+    constexpr std::int64_t n = 7;
+    for (const std::int64_t batch : {1, 2}) {
+        Problem problem = branch_problem(0, {{}});
+        problem.batch = batch;
+        std::vector<Sequence> sequences;
+        Shards shards;
+        for (const std::int64_t part : {3 * n, 1 * n, 4 * n, 2 * n}) {
+            sequences.push_back({0, batch, {problem.length, 3 * part}});
+            for (int owner = 0; owner < 3; ++owner) {
+                shards.pieces.push_back({problem.length, part});
+                shards.owners.push_back(owner);
+                problem.length += part;
+            }
+        }
+        EXPECT_EQ(choose_exchanges(pattern_of(problem), plan_problem_of(problem), sequences, shards),
+                  (std::vector{ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER, ANNULUS_EXCHANGE_RING,
+                               ANNULUS_EXCHANGE_GATHER}));
+        for (int rank = 0; rank < 3; ++rank) { // the plans of all ranks follow it
+            const RankPlan plan(pattern_of(problem), {plan_problem_of(problem), sequences}, shards, rank,
+                                ANNULUS_EXCHANGE_AUTO, call_planning_steps);
+            ASSERT_EQ(plan.shared().size(), 4);
+            for (std::size_t i = 0; i < 4; ++i)
+                EXPECT_EQ(plan.shared()[i].layout.exchange(),
+                          i % 2 == 0 ? ANNULUS_EXCHANGE_RING : ANNULUS_EXCHANGE_GATHER);
+        }
+    }
 }
 
 // A head has more classes than are counted in closed form.
@@ -182,7 +227,7 @@ constexpr int many_ranks = 64;
 
 std::int64_t rows_on_all_ranks(const Problem &problem) {
     const Shards shards = make_shards(even_lengths(problem.length, many_ranks));
-    const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), shards, ANNULUS_EXCHANGE_AUTO);
+    const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), shards, ANNULUS_EXCHANGE_RING);
     std::int64_t total = 0;
     for (int rank = 0; rank < many_ranks; ++rank) {
         Steps steps(call_planning_steps);
@@ -219,11 +264,25 @@ TEST(ABillionTokens, LongNet) {
 // a rank receives less than its shard.
 TEST(ABillionTokens, OnFourThousandRanks) {
     const Problem problem = longnet_of_a_billion(32);
-    const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), make_shards(even_lengths(billion, 4096)),
-                             ANNULUS_EXCHANGE_AUTO);
-    EXPECT_EQ(layout.exchange(), ANNULUS_EXCHANGE_GATHER);
+    const Shards shards = make_shards(even_lengths(billion, 4096));
+    EXPECT_EQ(chosen_exchange(problem, shards), ANNULUS_EXCHANGE_GATHER);
+    const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), shards, ANNULUS_EXCHANGE_GATHER);
     Steps steps(estimate_planning_steps);
     EXPECT_NO_THROW(Schedule(layout, 2048, steps));
+}
+
+// Numbers of tokens that powers of 2 do not divide: then no two ranks send messages alike, and comparing all pairs of
+// ranks would take more steps than there are.
+TEST(ABillionTokens, AreGatheredByManyRanks) {
+    for (const bool causal : {false, true})
+        for (const int ranks : {64, 1000, 1024, 4096}) {
+            Problem problem = longnet_of_a_billion(16);
+            problem.length = 1'000'000'007;
+            problem.causal = causal;
+            EXPECT_EQ(chosen_exchange(problem, make_shards(even_lengths(problem.length, ranks))),
+                      ANNULUS_EXCHANGE_GATHER)
+                << ranks << " ranks";
+        }
 }
 
 // The multiples of two primes: each has 1074 below 2^30, and they share 0 alone. Each row goes to 63 ranks.

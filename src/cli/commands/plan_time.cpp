@@ -43,22 +43,53 @@ struct Setting {
     std::vector<annulus_branch> branches;
     std::vector<double> covered; // covered_shares()
     double read_share;
-    std::vector<bool> leaves_host; // by rank: its host exchanges rows with another host
-    std::int32_t shards;
+    std::vector<bool> leaves_host;         // by rank: its host exchanges rows with another host
+    std::vector<std::int32_t> most_rounds; // by rank: of a ring
 };
+
+// Calls use(rows) for each sequence.
+template <class Use> void for_each_sequence(const annulus_problem &problem, const Use &use) {
+    const annulus_call_options *const options = problem.options;
+    if (!options || options->sequence_count == 0)
+        return use(Range{0, problem.sequence_length});
+    for (std::int64_t i = 0; i < options->sequence_count; ++i)
+        use(Range{options->sequence_starts[i], options->sequence_starts[i + 1] - options->sequence_starts[i]});
+}
 
 // Returns the length of a sequence, for several sequences that of the mean row's.
 std::int64_t typical_length(const annulus_problem &problem) {
-    const annulus_call_options *const options = problem.options;
-    if (!options || options->sequence_count == 0)
-        return problem.sequence_length;
     double rows = 0, squares = 0;
-    for (std::int64_t i = 0; i < options->sequence_count; ++i) {
-        const auto length = static_cast<double>(options->sequence_starts[i + 1] - options->sequence_starts[i]);
+    for_each_sequence(problem, [&](const Range &sequence) {
+        const auto length = static_cast<double>(sequence.length);
         rows += length;
         squares += length * length;
-    }
+    });
     return static_cast<std::int64_t>(squares / rows);
+}
+
+// Returns for each rank the most rounds that a ring can have: a sequence has a round for each of its shards besides
+// one, and round i of a call is round i of every sequence.
+std::vector<std::int32_t> most_rounds_of(const annulus_problem &problem, const Shards &shards) {
+    std::vector<std::int32_t> rounds(static_cast<std::size_t>(shards.ranks()), 0), owners; // owners: of a sequence
+    const annulus_shards view = shards.view();
+    std::int32_t shard = 0;
+    std::int64_t start = 0; // of the shard
+    for_each_sequence(problem, [&](const Range &rows) {
+        const std::int64_t end = rows.start + rows.length;
+        owners.clear();
+        for (; shard < view.count; start += view.lengths[shard++]) {
+            const bool has_rows = std::max(start, rows.start) < std::min(start + view.lengths[shard], end);
+            if (has_rows && (owners.empty() || owners.back() != view.owners[shard]))
+                owners.push_back(view.owners[shard]);
+            if (start + view.lengths[shard] > end) // it has rows of the next sequence, too
+                break;
+        }
+        for (const std::int32_t owner : owners) {
+            std::int32_t &most = rounds[static_cast<std::size_t>(owner)];
+            most = std::max(most, static_cast<std::int32_t>(owners.size()) - 1);
+        }
+    });
+    return rounds;
 }
 
 // Returns the share of the rows of Q, K and V that a kernel reads.
@@ -123,9 +154,9 @@ std::optional<PassTime> time_of(const Setting &setting, annulus_pass pass, const
     time.launches = messages * (is_backward(pass) ? tuning::message_seconds.backward : tuning::message_seconds.forward);
     const auto bytes = static_cast<double>(std::max(estimate.sent_bytes, estimate.received_bytes));
     if (bytes > 0) {
-        // A ring exchanges with one shard after the other, at once for all shards of a rank. Backward also returns
-        // gradients.
-        const double rounds = std::clamp(messages, 1.0, std::max(setting.shards - 1.0, 1.0));
+        // A ring exchanges with one shard after the other, at once for all shards of a rank and all sequences.
+        // Backward also returns gradients.
+        const double rounds = std::clamp(messages, 1.0, std::max(setting.most_rounds[index] + 0.0, 1.0));
         const double exchanges =
             (estimate.exchange == ANNULUS_EXCHANGE_RING ? rounds : 1.0) * (is_backward(pass) ? 2 : 1);
         const Link &link = setting.leaves_host[index] ? *setting.links.other_hosts : *setting.links.same_host;
@@ -277,7 +308,7 @@ Cell least_ranks(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, Shard
 Table time_table(annulus_context *context, const PlannedJob &job, const Shards &shards, int hosts,
                  const std::vector<RankEstimates> &ranks, const Gpu &gpu, const Links &links) {
     const Config config = job.pattern.config(job.problem.heads);
-    Setting setting{job, gpu, links, get_branches(config.get()), {}, 1, {}, shards.count()};
+    Setting setting{job, gpu, links, get_branches(config.get()), {}, 1, {}, most_rounds_of(job.problem, shards)};
     setting.covered = covered_shares(setting.branches, typical_length(job.problem), job.problem.heads);
     setting.read_share = read_share_of(setting.branches);
     setting.leaves_host = ranks_that_leave_hosts(context, job, shards, hosts);

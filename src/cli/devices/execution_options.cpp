@@ -64,7 +64,8 @@ void ExecutionOptions::add_to(Command &command) {
     command
         .text("--exchange", exchange,
               "How ranks send rows of K and V: in a ring, or gathered at once, which is faster and holds more of "
-              "them at a time; auto, the default, gathers where they take no more than a rank's own rows")
+              "them at a time; auto, the default, gathers if they take no more memory than a rank's own rows, or than "
+              "four times these if the ring would have more than 8 rounds")
         .one_of(exchange_names())
         .value("NAME")
         .group(group);

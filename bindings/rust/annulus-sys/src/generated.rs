@@ -248,16 +248,17 @@ pub const fn ANNULUS_BRANCH_INIT(segment_length: i64, dilation: i64) -> annulus_
 }
 
 /// How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
-/// some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` where for no rank
-/// the rows of K and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in
-/// some cases of the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to
-/// find that out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share
-/// segments, `auto` is `ring`. It decides for each sequence; the rows that arrive for all sequences are in memory at
-/// once.
+/// some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` if for no rank
+/// the rows that it then gets take more memory than the K and V of the rank with most rows, or than four times that if
+/// the ring has more than 8 hops: the messages of such a ring are small, and each of them costs more than its bytes.
+/// Else it is `ring`. It decides for each sequence of a call, the shorter ones first, and counts the rows of all
+/// sequences that are gathered. Along the Hilbert order, and in some cases of the query rule `residue`, it counts a
+/// shard whole. If it takes more than 2^21 steps (attention.h) to find out, as it can with thousands of unequal shards,
+/// or if more than 2^26 pairs of shards share segments, `auto` is `ring`.
 pub type annulus_exchange = i32;
 /// one of the two, as said above (default)
 pub const ANNULUS_EXCHANGE_AUTO: annulus_exchange = 0;
-/// in up to ranks - 1 hops: memory for the rows of two ranks at a time
+/// in up to ranks - 1 hops: for each sequence memory for the rows of two ranks
 pub const ANNULUS_EXCHANGE_RING: annulus_exchange = 1;
 /// all at once: memory for all rows that the rank's queries attend to
 pub const ANNULUS_EXCHANGE_GATHER: annulus_exchange = 2;
