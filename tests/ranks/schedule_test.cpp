@@ -182,6 +182,19 @@ TEST(ExchangeChoice, BoundsTheRowsOfAllSequences) {
     }
 }
 
+// Under a causal mask the first shard only sends. Backward adds the gradients that return to it.
+TEST(ShardPlans, OfSendersAloneHaveNoPartialResults) {
+    const Problem problem = branch_problem(60, {{}}, true);
+    const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), make_shards({10, 20, 30}),
+                             ANNULUS_EXCHANGE_RING);
+    for (int shard = 0; shard < 3; ++shard) {
+        Steps steps(call_planning_steps);
+        const ShardPlan plan(layout, shard, steps);
+        EXPECT_EQ(plan.has_partial_results(ANNULUS_PASS_FORWARD), shard > 0);
+        EXPECT_TRUE(plan.has_partial_results(ANNULUS_PASS_BACKWARD));
+    }
+}
+
 // A head has more classes than are counted in closed form.
 TEST(Schedule, ManyClasses) {
     Problem problem = branch_problem(200, {{.dilation = 37, .phase = ANNULUS_PHASE_INTERLEAVE},
