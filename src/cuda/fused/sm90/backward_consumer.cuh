@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The consumer warpgroups of the fused backward kernels. Each computes a row block of 64 rows.
+//
+// The class has two pipelines over the blocks of a range. process_range() ends a block before it begins the next one.
+// process_range_overlapped() issues a block's last product with the first products of the next block. Both stand in one
+// class, and this file is long, because they share everything else: registers, stages, barriers, masks and epilogue.
 #pragma once
 
 #include "cuda/device/early_launch.cuh"
