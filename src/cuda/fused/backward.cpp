@@ -40,9 +40,10 @@ template <class Architecture> class FusedBackward final : public Executable {
 
     std::int64_t row_alignment() const override { return fused_row_alignment; }
 
-    const char *tensor_refusal(const CallTensors &t) const override {
-        const char *const reason = alignment_refusal({&t.q, &t.k, &t.v, &t.out, &t.d_out, &t.d_q, &t.d_k, &t.d_v});
-        return reason ? reason : Architecture::range_refusal({&t.q, &t.k, &t.v, &t.d_out});
+    const char *tensor_refusal(const CallTensors &tensors) const override {
+        const char *const reason = alignment_refusal({&tensors.q, &tensors.k, &tensors.v, &tensors.out, &tensors.d_out,
+                                                      &tensors.d_q, &tensors.d_k, &tensors.d_v});
+        return reason ? reason : Architecture::range_refusal({&tensors.q, &tensors.k, &tensors.v, &tensors.d_out});
     }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {

@@ -33,9 +33,9 @@ template <class Architecture> class FusedForward final : public Executable {
 
     std::int64_t row_alignment() const override { return fused_row_alignment; }
 
-    const char *tensor_refusal(const CallTensors &t) const override {
-        const char *const reason = alignment_refusal({&t.q, &t.k, &t.v, &t.out});
-        return reason ? reason : Architecture::range_refusal({&t.k, &t.v});
+    const char *tensor_refusal(const CallTensors &tensors) const override {
+        const char *const reason = alignment_refusal({&tensors.q, &tensors.k, &tensors.v, &tensors.out});
+        return reason ? reason : Architecture::range_refusal({&tensors.k, &tensors.v});
     }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
