@@ -42,7 +42,7 @@ CudaCall::CudaCall(const Plan &call_plan, CudaDevice &call_device, const CallTen
 RowContext CudaCall::row_context(const BranchPlan *branches, int *has_nonfinite) const {
     return {branches,
             static_cast<std::int32_t>(plan.branches().size()),
-            plan.shares_keys(),
+            plan.keys_count_once(),
             nullptr,
             0,
             has_nonfinite,
@@ -66,7 +66,7 @@ void CudaCall::clear_partial(float *target, std::int64_t rows) const {
 }
 
 std::int64_t bytes_of_branches(const Plan &plan) {
-    const bool needed = plan.hides_keys() || plan.shares_keys();
+    const bool needed = plan.hides_keys() || plan.keys_count_once();
     return needed ? static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan)) : 0;
 }
 

@@ -59,7 +59,7 @@ TileGrid grid_without_branches(const Plan &plan, GridResult what) {
     const Window &rows = rows_are_keys ? problem.keys : problem.queries,
                  &ranges = rows_are_keys ? problem.queries : problem.keys;
     TileGrid grid{};
-    grid.keys_count_once = plan.shares_keys();
+    grid.keys_count_once = plan.keys_count_once();
     grid.causal = plan.causal();
     grid.zero_keys =
         what == GridResult::outputs && plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
@@ -123,7 +123,7 @@ bool has_global_area(const Plan &plan) {
 // global branch leaves.
 std::vector<Area> areas_of_others(const Plan &plan) {
     const Window whole{0, plan.problem().sequence_length};
-    if (!plan.shares_keys() || !has_global_area(plan))
+    if (!plan.keys_count_once() || !has_global_area(plan))
         return {{whole, whole}};
     const BranchPlan &global = *std::ranges::find(plan.branches(), ANNULUS_BRANCH_GLOBAL, &BranchPlan::kind);
     const Window &positions = global.key_range();
@@ -348,7 +348,7 @@ bool are_too_many(const std::vector<PlannedGrid> &grids) {
 } // namespace
 
 const char *grids_refusal(const Plan &plan, const std::vector<PlannedGrid> &grids) {
-    if (!plan.shares_keys() || are_apart(grids))
+    if (!plan.keys_count_once() || are_apart(grids))
         return are_too_many(grids) ? "there are too many small segments" : nullptr;
     if (plan.has_global_positions())
         return "beside global positions it counts keys once if the global positions are one branch with all heads, and "
