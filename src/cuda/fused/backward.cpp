@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executable of a backward pass, for each architecture: binds the parameters of its kernels to a call's addresses
-// and takes the steps of the plan.
+// and runs the steps of the plan.
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/common_backward_steps.hpp"
@@ -57,8 +57,7 @@ template <class Architecture> class FusedBackward final : public Executable {
                   stream);
     }
 
-    // Writes the partial results to the caller's tensors. The part with the own keys has already written the rows that
-    // it finished.
+    // Writes the partial results to the caller's tensors, except for the rows that run() has finished.
     void write_unfinished(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         const Problem &problem = call.problem();
@@ -93,7 +92,7 @@ template <class Architecture> class FusedBackward final : public Executable {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         Workspace ledger(workspace);
         BackwardMemory memory = book_backward(ledger, plan_, backward_);
-        if (!backward_.has_own_statistics) { // the part with the own keys computes them for all parts
+        if (!backward_.has_own_statistics) { // the executable for the own keys computes them for all
             const Problem &problem = plan_.problem();
             memory.lse_log2 = static_cast<float *>(partial.softmax_state);
             memory.delta = memory.lse_log2 + problem.batch * problem.heads * problem.queries.length;
@@ -114,7 +113,7 @@ template <class Architecture> class FusedBackward final : public Executable {
             } else if (step.action == BackwardAction::pack_ranges) {
                 pack(step, call, memory);
             } else {
-                take_common_step(step, backward_, scope_, call, memory);
+                run_common_step(step, backward_, scope_, call, memory);
             }
         }
     }

@@ -73,8 +73,8 @@ PartialGradients partial_gradients(Side side, const BackwardPlan &backward, KeyS
     return {partial, partial, partial + grids.parts->all_rows() * call.head_dim()};
 }
 
-void take_common_step(const BackwardStep &step, const BackwardPlan &backward, KeyScope scope, const CudaCall &call,
-                      const BackwardMemory &memory) {
+void run_common_step(const BackwardStep &step, const BackwardPlan &backward, KeyScope scope, const CudaCall &call,
+                     const BackwardMemory &memory) {
     const Problem &problem = call.problem();
     const bool is_query_side = step.side == Side::queries;
     const auto outputs = [&] { return gradient_outputs(backward, scope, call, memory); };

@@ -56,7 +56,7 @@ struct BranchSplit {
 
     // Returns the largest parts whose partial results fit into `room` bytes. Returns none if no parts fit, or if one
     // grid can take the branches and is not slower. Without `room`, returns the parts that need the least memory for
-    // partial results and the launches' counters, or none if one grid can take the branches.
+    // partial results and counters. Returns none if one grid can take the branches.
     std::optional<SplitParts> parts(const SplitRows &all, const std::optional<std::size_t> &room) const {
         return room ? parts_within(all, *room) : least_parts(all);
     }

@@ -323,7 +323,7 @@ template <class Traits> class BackwardConsumer {
         return mask;
     }
 
-    // Clears the elements of P, or of dP, whose columns a window hides because they are first rows of the range. Where
+    // Clears the elements of P, or of dP, whose columns a window hides because they are first rows of the range. If
     // both are 0, dS is 0.
     template <int count>
     __device__ __forceinline__ static void clear_first(float (&x)[count], const RowBlock &row_block,
