@@ -59,8 +59,8 @@ class Executables {
     // not all at multiples of more. Throws as select().
     const Engine &select_engine(annulus_pass pass, std::int64_t row_alignment, const ExecutionSetting &setting);
 
-    // Returns the bytes of workspace that are enough for each engine that select() may come to for tensors whose rows
-    // begin at multiples of `row_alignment` bytes. Throws as select().
+    // Returns the most bytes of workspace of the engines that select() may come to. The rows of the tensors begin at
+    // multiples of `row_alignment` bytes. Throws as select().
     std::size_t most_workspace(annulus_pass pass, std::int64_t row_alignment, const ExecutionSetting &setting);
 
   private:

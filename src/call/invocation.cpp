@@ -25,20 +25,21 @@ void check_memory(const annulus_context &context, const Tensors &tensors) {
 }
 
 // Calls use(inputs, outputs) with the tensors of a pass.
-template <class Use> void with_names(annulus_pass pass, const CallTensors &t, const Use &use) {
+template <class Use> void with_names(annulus_pass pass, const CallTensors &tensors, const Use &use) {
     if (pass == ANNULUS_PASS_MASS)
-        use(Tensors{{"q", &t.q}, {"k", &t.k}, {"lse", t.lse}}, Tensors{{"mass", &t.mass}});
+        use(Tensors{{"q", &tensors.q}, {"k", &tensors.k}, {"lse", tensors.lse}}, Tensors{{"mass", &tensors.mass}});
     else if (pass == ANNULUS_PASS_FORWARD)
-        use(Tensors{{"q", &t.q}, {"k", &t.k}, {"v", &t.v}}, Tensors{{"out", &t.out}, {"lse", t.lse}});
+        use(Tensors{{"q", &tensors.q}, {"k", &tensors.k}, {"v", &tensors.v}},
+            Tensors{{"out", &tensors.out}, {"lse", tensors.lse}});
     else
-        use(Tensors{{"q", &t.q},
-                    {"k", &t.k},
-                    {"v", &t.v},
-                    {"out", &t.out},
-                    {"lse", t.lse},
-                    {"d_out", &t.d_out},
-                    {"d_lse", t.d_lse}},
-            Tensors{{"d_q", &t.d_q}, {"d_k", &t.d_k}, {"d_v", &t.d_v}});
+        use(Tensors{{"q", &tensors.q},
+                    {"k", &tensors.k},
+                    {"v", &tensors.v},
+                    {"out", &tensors.out},
+                    {"lse", tensors.lse},
+                    {"d_out", &tensors.d_out},
+                    {"d_lse", tensors.d_lse}},
+            Tensors{{"d_q", &tensors.d_q}, {"d_k", &tensors.d_k}, {"d_v", &tensors.d_v}});
 }
 
 } // namespace

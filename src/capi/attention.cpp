@@ -61,14 +61,14 @@ template <class Check> annulus_status run_pass(annulus_context *context, annulus
 annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
                                const annulus_tensor *v, const annulus_tensor *out, const annulus_tensor *lse,
                                const annulus_call_options *options) {
-    return run_pass(context, ANNULUS_PASS_FORWARD, [&](const annulus_context &own) -> Arguments {
+    return run_pass(context, ANNULUS_PASS_FORWARD, [&](const annulus_context &in_use) -> Arguments {
         required(q, "q");
         required(k, "k");
         required(v, "v");
         required(out, "out");
         const annulus_call_options given = read_options(options, ANNULUS_PASS_FORWARD);
-        const Problem problem = check_call_inputs(own, *q, *k, *v, query_window(given));
-        std::vector<Sequence> sequences = check_call_sequences(own, given, problem);
+        const Problem problem = check_call_inputs(in_use, *q, *k, *v, query_window(given));
+        std::vector<Sequence> sequences = check_call_sequences(in_use, given, problem);
         check_query_rows(problem, {"out", out});
         if (lse)
             check_statistic(problem, {"lse", lse});
@@ -79,14 +79,14 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
 annulus_status annulus_attention_mass(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
                                       const annulus_tensor *lse, const annulus_tensor *mass,
                                       const annulus_call_options *options) {
-    return run_pass(context, ANNULUS_PASS_MASS, [&](const annulus_context &own) -> Arguments {
+    return run_pass(context, ANNULUS_PASS_MASS, [&](const annulus_context &in_use) -> Arguments {
         required(q, "q");
         required(k, "k");
         required(lse, "lse");
         required(mass, "mass");
         const annulus_call_options given = read_options(options, ANNULUS_PASS_MASS);
-        Problem problem = check_call_inputs(own, *q, *k, *k, query_window(given));
-        std::vector<Sequence> sequences = check_call_sequences(own, given, problem);
+        Problem problem = check_call_inputs(in_use, *q, *k, *k, query_window(given));
+        std::vector<Sequence> sequences = check_call_sequences(in_use, given, problem);
         check_statistic(problem, {"lse", lse});
         check_mass(problem, {"mass", mass});
         problem.gradients = mass_gradients(problem.dtype);
@@ -99,7 +99,7 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
                                 const annulus_tensor *d_out, const annulus_tensor *d_lse, const annulus_tensor *d_q,
                                 const annulus_tensor *d_k, const annulus_tensor *d_v,
                                 const annulus_call_options *options) {
-    return run_pass(context, ANNULUS_PASS_BACKWARD, [&](const annulus_context &own) -> Arguments {
+    return run_pass(context, ANNULUS_PASS_BACKWARD, [&](const annulus_context &in_use) -> Arguments {
         required(q, "q");
         required(k, "k");
         required(v, "v");
@@ -110,8 +110,8 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
         required(d_k, "d_k");
         required(d_v, "d_v");
         const annulus_call_options given = read_options(options, ANNULUS_PASS_BACKWARD);
-        Problem problem = check_call_inputs(own, *q, *k, *v, query_window(given));
-        std::vector<Sequence> sequences = check_call_sequences(own, given, problem);
+        Problem problem = check_call_inputs(in_use, *q, *k, *v, query_window(given));
+        std::vector<Sequence> sequences = check_call_sequences(in_use, given, problem);
         check_query_rows(problem, {"out", out});
         check_statistic(problem, {"lse", lse});
         check_query_rows(problem, {"d_out", d_out});

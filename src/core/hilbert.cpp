@@ -19,32 +19,36 @@ class RunFinder {
 
     // Adds the runs of a part of the grid. Its first cell is the position `corner`. A step along its sides adds
     // `along_major` or `along_minor` to the position. The curve enters the part at step `place`.
-    void visit(const CurvePart &part, std::int64_t corner, std::int64_t along_major, std::int64_t along_minor,
+    void visit(const CurveRectangle &rectangle, std::int64_t corner, std::int64_t along_major, std::int64_t along_minor,
                std::int64_t place) {
-        const std::int64_t major_end = (part.major - 1) * along_major, minor_end = (part.minor - 1) * along_minor;
+        const std::int64_t major_end = (rectangle.major - 1) * along_major,
+                           minor_end = (rectangle.minor - 1) * along_minor;
         const std::int64_t lowest =
             corner + std::min<std::int64_t>(0, major_end) + std::min<std::int64_t>(0, minor_end);
         const std::int64_t highest =
             corner + std::max<std::int64_t>(0, major_end) + std::max<std::int64_t>(0, minor_end);
         if (lowest >= from_ && highest < to_)
-            return add({place, place + part.major * part.minor});
+            return add({place, place + rectangle.major * rectangle.minor});
         if (!meets_window(lowest, highest))
             return;
-        if (part.is_line())
-            return add_line(corner, part.minor == 1 ? along_major : along_minor, part.major * part.minor, place);
-        if (part.is_long()) {
-            const std::int64_t first = part.even_half(part.major);
-            visit({first, part.minor, part.reversed}, corner, along_major, along_minor, place);
-            visit({part.major - first, part.minor, part.reversed}, corner + first * along_major, along_major,
-                  along_minor, place + first * part.minor);
+        if (rectangle.is_line())
+            return add_line(corner, rectangle.minor == 1 ? along_major : along_minor, rectangle.major * rectangle.minor,
+                            place);
+        if (rectangle.is_long()) {
+            const std::int64_t first = rectangle.even_half(rectangle.major);
+            visit({first, rectangle.minor, rectangle.reversed}, corner, along_major, along_minor, place);
+            visit({rectangle.major - first, rectangle.minor, rectangle.reversed}, corner + first * along_major,
+                  along_major, along_minor, place + first * rectangle.minor);
             return;
         }
-        const std::int64_t up = part.even_half(part.minor), left = part.half(part.major), right = part.major - left;
-        visit({up, left, part.reversed}, corner, along_minor, along_major, place);
-        visit({part.major, part.minor - up, part.reversed}, corner + up * along_minor, along_major, along_minor,
-              place + up * left);
-        visit({up, right, part.reversed ^ 1}, corner + (part.major - 1) * along_major + (up - 1) * along_minor,
-              -along_minor, -along_major, place + up * left + part.major * (part.minor - up));
+        const std::int64_t up = rectangle.even_half(rectangle.minor), left = rectangle.half(rectangle.major),
+                           right = rectangle.major - left;
+        visit({up, left, rectangle.reversed}, corner, along_minor, along_major, place);
+        visit({rectangle.major, rectangle.minor - up, rectangle.reversed}, corner + up * along_minor, along_major,
+              along_minor, place + up * left);
+        visit({up, right, rectangle.reversed ^ 1},
+              corner + (rectangle.major - 1) * along_major + (up - 1) * along_minor, -along_minor, -along_major,
+              place + up * left + rectangle.major * (rectangle.minor - up));
     }
 
   private:

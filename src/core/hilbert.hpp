@@ -70,8 +70,8 @@ class Curve {
     std::int64_t width_ = 0;
 };
 
-// A part of the grid that the recursion reaches. The two directions are always reversed together.
-struct CurvePart {
+// A rectangle of the grid that the recursion reaches. The two directions are always reversed together.
+struct CurveRectangle {
     std::int64_t major;
     std::int64_t minor;
     std::int64_t reversed = 0; // 1: walked towards smaller rows and columns
@@ -97,84 +97,84 @@ constexpr std::int64_t Curve::position(std::int64_t place) const {
     if (is_linear())
         return place;
     const std::int64_t rows = length_ / width_;
-    CurvePart part{std::max(rows, width_), std::min(rows, width_)};
+    CurveRectangle rectangle{std::max(rows, width_), std::min(rows, width_)};
     // The first cell of the part, and how much a step along its sides adds to a position.
     std::int64_t corner = 0, along_major = 1, along_minor = width_;
     if (!starts_along_rows(rows, width_))
         std::swap(along_major, along_minor);
 
-    while (!part.is_line()) {
-        if (part.is_long()) {
+    while (!rectangle.is_line()) {
+        if (rectangle.is_long()) {
             // A mask of all bits or none: a branch would be mispredicted half of the time.
-            const std::int64_t first = part.even_half(part.major);
-            const std::int64_t beyond = -std::int64_t{place >= first * part.minor};
-            place -= first * part.minor & beyond;
+            const std::int64_t first = rectangle.even_half(rectangle.major);
+            const std::int64_t beyond = -std::int64_t{place >= first * rectangle.minor};
+            place -= first * rectangle.minor & beyond;
             corner += first * along_major & beyond;
-            part.major = first + ((part.major - 2 * first) & beyond);
+            rectangle.major = first + ((rectangle.major - 2 * first) & beyond);
             continue;
         }
-        const std::int64_t up = part.even_half(part.minor);
-        const std::int64_t left = part.half(part.major);
+        const std::int64_t up = rectangle.even_half(rectangle.minor);
+        const std::int64_t left = rectangle.half(rectangle.major);
         const std::int64_t before_across = up * left;
-        const std::int64_t before_down = before_across + part.major * (part.minor - up);
+        const std::int64_t before_down = before_across + rectangle.major * (rectangle.minor - up);
         if (place < before_across) {
-            part.major = up;
-            part.minor = left;
+            rectangle.major = up;
+            rectangle.minor = left;
             std::swap(along_major, along_minor);
         } else if (place < before_down) {
             place -= before_across;
             corner += up * along_minor;
-            part.minor -= up;
+            rectangle.minor -= up;
         } else {
             place -= before_down;
-            corner += (part.major - 1) * along_major + (up - 1) * along_minor;
-            part = {up, part.major - left, part.reversed ^ 1};
+            corner += (rectangle.major - 1) * along_major + (up - 1) * along_minor;
+            rectangle = {up, rectangle.major - left, rectangle.reversed ^ 1};
             along_major = -std::exchange(along_minor, -along_major);
         }
     }
-    return corner + place * (part.minor == 1 ? along_major : along_minor);
+    return corner + place * (rectangle.minor == 1 ? along_major : along_minor);
 }
 
 constexpr std::int64_t Curve::place(std::int64_t position) const {
     if (is_linear())
         return position;
     const std::int64_t rows = length_ / width_;
-    CurvePart part{std::max(rows, width_), std::min(rows, width_)};
+    CurveRectangle rectangle{std::max(rows, width_), std::min(rows, width_)};
     // Coordinates of the position inside the part, relative to its first cell.
     std::int64_t on_major = position % width_, on_minor = position / width_;
     if (!starts_along_rows(rows, width_))
         std::swap(on_major, on_minor);
 
     std::int64_t place = 0;
-    while (!part.is_line()) {
-        if (part.is_long()) {
-            const std::int64_t first = part.even_half(part.major);
+    while (!rectangle.is_line()) {
+        if (rectangle.is_long()) {
+            const std::int64_t first = rectangle.even_half(rectangle.major);
             if (on_major < first) {
-                part.major = first;
+                rectangle.major = first;
             } else {
-                place += first * part.minor;
+                place += first * rectangle.minor;
                 on_major -= first;
-                part.major -= first;
+                rectangle.major -= first;
             }
             continue;
         }
-        const std::int64_t up = part.even_half(part.minor);
-        const std::int64_t left = part.half(part.major);
+        const std::int64_t up = rectangle.even_half(rectangle.minor);
+        const std::int64_t left = rectangle.half(rectangle.major);
         if (on_minor >= up) {
             place += up * left;
             on_minor -= up;
-            part.minor -= up;
+            rectangle.minor -= up;
         } else if (on_major < left) {
-            part.major = up;
-            part.minor = left;
+            rectangle.major = up;
+            rectangle.minor = left;
             std::swap(on_major, on_minor);
         } else {
-            place += up * left + part.major * (part.minor - up);
-            on_major = up - 1 - std::exchange(on_minor, part.major - 1 - on_major);
-            part = {up, part.major - left, part.reversed ^ 1};
+            place += up * left + rectangle.major * (rectangle.minor - up);
+            on_major = up - 1 - std::exchange(on_minor, rectangle.major - 1 - on_major);
+            rectangle = {up, rectangle.major - left, rectangle.reversed ^ 1};
         }
     }
-    return place + (part.minor == 1 ? on_major : on_minor);
+    return place + (rectangle.minor == 1 ? on_major : on_minor);
 }
 
 } // namespace annulus

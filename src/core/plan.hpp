@@ -294,19 +294,19 @@ class Plan {
     // Returns the plans of the branches, in their order. A global branch has up to three.
     const std::vector<BranchPlan> &branches() const { return shape_->branches; }
     bool causal() const { return shape_->pattern.causal; }
-    // True if some branch is a window, or has global positions.
+    // Return true if some branch is a window, or if some branch has global positions.
     bool has_windows() const { return has_kind(ANNULUS_BRANCH_WINDOW); }
     bool has_global_positions() const { return has_kind(ANNULUS_BRANCH_GLOBAL); }
     // True if a query may not attend to all keys of its class: by causality, or in a window branch.
     bool hides_keys() const { return causal() || has_windows(); }
     double scale() const { return shape_->scale; }
     // True if a query may have the same key in several branches, and the key is to count once.
-    bool shares_keys() const {
+    bool keys_count_once() const {
         return shape_->pattern.key_rule == ANNULUS_KEY_ONCE && shape_->pattern.branches.size() > 1;
     }
     // Returns the branches before `branch` whose keys do not count again in it. `branch` is one of branches().
     std::span<const BranchPlan> earlier_branches(const BranchPlan &branch) const {
-        return {branches().data(), shares_keys() ? static_cast<std::size_t>(&branch - branches().data()) : 0};
+        return {branches().data(), keys_count_once() ? static_cast<std::size_t>(&branch - branches().data()) : 0};
     }
     std::uint64_t bytes() const {
         return sizeof *this + sizeof *shape_ + shape_->pattern.branches.capacity() * sizeof(Branch) +

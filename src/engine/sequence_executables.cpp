@@ -41,26 +41,27 @@ void take_statistic(const annulus_tensor *&tensor, annulus_tensor &view, std::in
 class OneByOne final : public Executable {
   public:
     OneByOne(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits,
-             std::vector<std::unique_ptr<Executable>> calls)
-        : engine_(engine), plans_(plans), pass_(pass), device_(device), limits_(limits), calls_(std::move(calls)) {}
+             std::vector<std::unique_ptr<Executable>> executables)
+        : engine_(engine), plans_(plans), pass_(pass), device_(device), limits_(limits),
+          executables_(std::move(executables)) {}
 
     std::size_t workspace_bytes() const override {
         std::size_t most = 0;
-        for (const std::unique_ptr<Executable> &call : calls_)
-            most = std::max(most, call->workspace_bytes());
+        for (const std::unique_ptr<Executable> &executable : executables_)
+            most = std::max(most, executable->workspace_bytes());
         return most;
     }
 
     std::int64_t row_alignment() const override {
         std::int64_t most = 1;
-        for (const std::unique_ptr<Executable> &call : calls_)
-            most = std::max(most, call->row_alignment());
+        for (const std::unique_ptr<Executable> &executable : executables_)
+            most = std::max(most, executable->row_alignment());
         return most;
     }
 
     const char *tensor_refusal(const CallTensors &tensors) const override {
         for (const SequencePlans::Item &item : plans_.items())
-            if (const char *const refusal = calls_[item.plan]->tensor_refusal(view(tensors, item).get()))
+            if (const char *const refusal = executables_[item.plan]->tensor_refusal(view(tensors, item).get()))
                 return refusal;
         return nullptr;
     }
@@ -69,7 +70,7 @@ class OneByOne final : public Executable {
         if (plans_.clears_other_rows())
             engine_.clear(plans_.rows(), pass_, tensors, device_, limits_, stream);
         for (const SequencePlans::Item &item : plans_.items())
-            calls_[item.plan]->run(view(tensors, item).get(), {}, workspace, stream);
+            executables_[item.plan]->run(view(tensors, item).get(), {}, workspace, stream);
     }
 
   private:
@@ -82,7 +83,7 @@ class OneByOne final : public Executable {
     const annulus_pass pass_;
     Device &device_;
     const Limits limits_;
-    const std::vector<std::unique_ptr<Executable>> calls_; // one for each plan
+    const std::vector<std::unique_ptr<Executable>> executables_; // one for each plan
 };
 
 } // namespace
@@ -111,14 +112,14 @@ SequenceTensors::SequenceTensors(const CallTensors &tensors, annulus_pass pass, 
 
 Preparation prepare_one_by_one(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,
                                const Limits &limits) {
-    std::vector<std::unique_ptr<Executable>> calls;
+    std::vector<std::unique_ptr<Executable>> executables;
     for (const Plan &plan : plans.plans()) {
         Preparation prepared = engine.prepare(plan, pass, KeyScope::all_keys, device, limits);
         if (prepared.refusal)
             return prepared;
-        calls.push_back(std::move(prepared.executable));
+        executables.push_back(std::move(prepared.executable));
     }
-    return {std::make_unique<OneByOne>(engine, plans, pass, device, limits, std::move(calls))};
+    return {std::make_unique<OneByOne>(engine, plans, pass, device, limits, std::move(executables))};
 }
 
 Preparation prepare_over_sequences(const Engine &engine, const SequencePlans &plans, annulus_pass pass, Device &device,

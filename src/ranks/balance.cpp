@@ -157,8 +157,8 @@ std::int64_t find_rows(const Rest &rest, std::int64_t count, double wanted, doub
 }
 
 // Gives whole items to ranks, the largest first, but not the `cut` largest. Then fills the ranks up with rows of the
-// other items, such that each rank has its number of rows, and about `share` pairs if there are such rows. Returns
-// nothing if the steps run out.
+// other items. Each rank then has its number of rows and, if such rows are left, about `share` pairs. Returns nothing
+// if the steps run out.
 std::optional<Shards> deal(const ShardCosts &costs, const std::vector<std::size_t> &by_size, std::size_t cut,
                            double share, int ranks) {
     const std::vector<ShardCosts::Item> &items = costs.items();

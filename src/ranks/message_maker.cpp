@@ -104,8 +104,8 @@ std::int64_t MessageMaker::count_demanded_rows(int from, std::vector<Demand> &de
             return *count;
     }
     // All windows of keys begin at the border towards the other shard, so they are nested. With the longest window
-    // first, each step counts the keys that this window has and the next window has not. Only demands up to here want
-    // them.
+    // first, each step counts the keys that this window has and the next window has not. Only demands 0 … i want these
+    // keys.
     std::sort(demands.begin(), demands.end(),
               [](const Demand &a, const Demand &b) { return a.shared->keys.length > b.shared->keys.length; });
     std::int64_t count = 0;

@@ -23,7 +23,7 @@ namespace annulus {
 class RankPlan {
   public:
     struct Shard {
-        // The position that row 0 of the rank's tensors would have if the shard's positions continued before the shard.
+        // The position of the shard's first row, minus the index of that row in the rank's tensors.
         std::int64_t position_of_row_0;
         ShardPlan plan; // is not moved: executables refer to it
 
@@ -42,8 +42,9 @@ class RankPlan {
 
     // Ignores the problem's windows. Throws
     //
-    // - Error(ANNULUS_ERROR_UNSUPPORTED) if a branch has global positions, if planning takes more than `max_steps`, or
-    //   if the rank's shards are in more than max_shard_pairs pairs of a sending and a receiving shard;
+    // - Error(ANNULUS_ERROR_UNSUPPORTED) if a branch has global positions;
+    // - the same if planning takes more than `max_steps`;
+    // - the same if more than max_shard_pairs pairs of a sending and a receiving shard have a shard of the rank;
     // - Error(ANNULUS_ERROR_ARGUMENT) if a sequence ends beyond the rows of all ranks.
     RankPlan(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
              annulus_exchange exchange, std::int64_t max_steps);

@@ -8,10 +8,10 @@ namespace annulus {
 
 namespace {
 
-// How many (query, key) pairs of a head a GPU computes in the time that it waits for a row of K and of V of a key/value
-// head. By data sheets, not measured: 4 D FLOPs a pair at 500 TFLOP/s, and 4 D bytes a row in bfloat16 at 250 GB/s, are
-// 2000 pairs. Three quarters of the rows arrive while the GPU computes. Between hosts a GPU has 50 GB/s; more ranks
-// than a host has GPUs are on several hosts.
+// The (query, key) pairs of a head that a GPU could compute while it waits for a row of K and V of a kv head. By data
+// sheets, not measured: 4 D FLOPs a pair at 500 TFLOP/s, and 4 D bytes a row in bfloat16 at 250 GB/s, are 2000 pairs.
+// Three quarters of the rows arrive while the GPU computes. Between hosts a GPU has 50 GB/s; more ranks than a host has
+// GPUs are on several hosts.
 constexpr double pairs_per_row_of_host = 500, pairs_per_row_of_other_hosts = 2500;
 constexpr int gpus_of_host = 8;
 

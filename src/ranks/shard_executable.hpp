@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank does for one shard of a sequence that several ranks share. The shard's queries attend to its own keys
-// while keys of other shards travel, then to received keys as they arrive, in one running softmax. Backward sends
-// the gradients of received keys back to the keys' owners. An owner adds them in the order of the hops, so bits repeat.
+// while keys of other shards travel. Then they attend to received keys, round by round, in one running softmax.
+// Backward sends the gradients of received keys back to the keys' owners. An owner adds them in the order of the hops,
+// so bits repeat.
 #pragma once
 
 #include "engine/engine.hpp"
@@ -73,7 +74,7 @@ class ShardExecutable {
     const Sums sums_;
     // - None if the shard is empty.
     // - One over all keys if the pass has no partial results.
-    // - Else one over its own keys, then one for each of the received keys, round by round.
+    // - Else one over its own keys, then one for each ReceivedKeys of each round, in the order of the rounds.
     std::vector<std::unique_ptr<Executable>> executables_;
     std::size_t memory_bytes_ = 0, workspace_bytes_ = 0;
     ShardMemory memory_; // empty if the shard exchanges nothing

@@ -46,9 +46,11 @@ class Group {
     const Window &keys() const { return keys_; }
     std::int64_t stride() const { return messages_.front()->stride; }
 
-    // Adds a message if the rows of each head then still have slots of their own, hardly any slots are added between
-    // the messages, and the full messages that are then copied have at most `room` bytes. Takes these bytes from
-    // `room`.
+    // Adds a message, and returns true, if all of this holds:
+    //
+    // - Each row of a head then still has a slot of its own.
+    // - The group has at most one empty slot between its messages.
+    // - The full messages that are copied because of that have at most `room` bytes, which are taken from `room`.
     bool add(const Message &message, std::int64_t &room) {
         const Message &first = *messages_.front();
         const bool is_before = first.keys.start < message.queries.start;
@@ -100,7 +102,7 @@ class Group {
 };
 
 // Returns the messages that a shard receives in a round, in groups. A full message in a group takes memory twice. So
-// the full messages in groups have at most as many bytes as the shard's own K and V, or as one message may have.
+// the full messages in groups have at most the bytes of the shard's own K and V, or max_copied_bytes if that is more.
 std::vector<Group> group(const Problem &problem, const Window &shard, std::vector<const Message *> messages) {
     std::ranges::sort(messages, {}, [](const Message *message) { return message->keys.start; });
     std::int64_t room = std::max(key_bytes(problem, problem.kv_heads * shard.length), max_copied_bytes);

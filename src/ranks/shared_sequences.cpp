@@ -6,12 +6,12 @@
 //     return gradients of round 0, round 2 | keys of round 1
 //     …
 //
-// Work that no other rank waits for comes last. In backward that is the gradients of queries for the last received keys
-// of the last round and, if there is one round, the gradients of the rank's own keys.
+// Work that no other rank waits for comes last. In backward this is dQ for the last received keys of the last round. If
+// there is only one round, it is also dK and dV of the rank's own keys.
 //
-// Each rank begins and finishes its batches in the order rows 0, rows 1, gradients 0, rows 2, gradients 1, … A rank
-// with fewer rounds leaves out the later ones. So two ranks order the messages between them alike, and no rank waits
-// for a batch that comes after the one in which it is itself waited for.
+// Each rank begins and finishes its batches in one order: rows 0, rows 1, gradients 0, rows 2, gradients 1, … A rank
+// with fewer rounds leaves out the later batches. So two ranks order the messages between them alike. Two ranks never
+// wait for one another in different batches.
 #include "ranks/shared_sequences.hpp"
 
 #include "core/error.hpp"
@@ -88,7 +88,7 @@ const char *SharedSequences::prepare(const Limits &limits) {
     return nullptr;
 }
 
-void SharedSequences::take_shard(const Shard &shard, const CallTensors &tensors,
+void SharedSequences::view_shard(const Shard &shard, const CallTensors &tensors,
                                  std::optional<SequenceTensors> &shard_tensors) const {
     Problem placed = plans_.rows();
     placed.queries.start = placed.keys.start = shard.planned.position_of_row_0;
@@ -99,7 +99,7 @@ void SharedSequences::take_shard(const Shard &shard, const CallTensors &tensors,
 const char *SharedSequences::tensor_refusal(const CallTensors &tensors) const {
     std::optional<SequenceTensors> shard_tensors;
     for (const Shard &shard : shards_) {
-        take_shard(shard, tensors, shard_tensors);
+        view_shard(shard, tensors, shard_tensors);
         if (const char *const refusal = shard.executable.tensor_refusal(shard_tensors->get()))
             return refusal;
     }
@@ -120,7 +120,7 @@ std::size_t SharedSequences::workspace_bytes() const {
     return most;
 }
 
-// One run.
+// One run of all rounds, in the order that the head of this file gives.
 class SharedSequences::Rounds {
   public:
     Rounds(SharedSequences &sequences, const CallTensors &tensors, void *memory, void *workspace, void *stream,
@@ -129,7 +129,7 @@ class SharedSequences::Rounds {
           streams_(sequences.device_.streams()), stream_(stream), comm_(streams_ ? streams_->comm_stream() : nullptr) {
         auto *next = static_cast<std::byte *>(memory);
         for (Shard &shard : sequences.shards_) {
-            sequences.take_shard(shard, tensors, shard.tensors);
+            sequences.view_shard(shard, tensors, shard.tensors);
             shard.run.emplace(shard.executable, shard.sequence, shard.tensors->get(), next,
                               RunPlace{workspace, stream, comm_}, copier);
             if (next)
@@ -164,7 +164,7 @@ class SharedSequences::Rounds {
         if (alone)
             alone->run(tensors, {}, workspace, stream_);
         for_each_run([](ShardRun &run) { run.attend_to_own_keys(); });
-        if (rounds > 1) // the first returned gradients are added to them before the last round
+        if (rounds > 1) // returned gradients are added to its results before the last round
             run_rest_of_own_keys();
         for (std::size_t i = 0; i < rounds; ++i) {
             if (returns && i >= 2)

@@ -43,7 +43,7 @@ class SharedSequences {
     // What one round sends and receives.
     struct Exchange {
         ShardBatch batch; // every message, also a message between two shards of this rank
-        Batch travel;     // the messages from and to other ranks
+        Batch travel;     // the messages from and to other ranks alone
     };
     // A shard of the rank in a sequence. A run uses `tensors` and `run`. They are made beforehand, since a run
     // allocates nothing once the ranks have agreed.
@@ -66,8 +66,8 @@ class SharedSequences {
 
     void make_rounds();
     void find_sent_bytes();
-    // Makes views of the rows of one shard.
-    void take_shard(const Shard &shard, const CallTensors &tensors,
+    // Sets `shard_tensors` to views of the shard's rows in the rank's tensors.
+    void view_shard(const Shard &shard, const CallTensors &tensors,
                     std::optional<SequenceTensors> &shard_tensors) const;
 
     const RankPlan &plans_;

@@ -9,9 +9,9 @@
 
 namespace annulus {
 
-// The segment of a branch that two shards have in common, and the sender's keys in it. Of a window these are the keys
-// that some query of the receiver has within its bounds. A bound is a multiple of the dilation or has no limit, so each
-// class has exactly the keys that its queries reach.
+// The segment of a branch that two shards have in common, and the sender's keys in it. For a window branch they are the
+// keys that some query of the receiver has within its bounds. A bound is a multiple of the dilation or has no limit, so
+// each class has exactly the keys that its queries reach.
 struct CommonSegment {
     BranchPlan branch;
     Segment segment;

@@ -288,8 +288,8 @@ void add_bench_command(CLI::App &program) {
     command.flag("--scaling", options->scaling, "Time a token at growing lengths up to 1,048,576 instead");
     command
         .text("--sequences", options->sequences,
-              "Time one call over so many sequences, of lengths spread evenly from MIN to MAX, beside a batch of "
-              "as many of their mean length")
+              "Time one call over COUNT sequences, of lengths spread evenly from MIN to MAX, beside a batch of COUNT "
+              "sequences of their mean length")
         .value("COUNT:MIN:MAX");
     options->problem.add_to(command, false);
     options->pattern.add_to(command);
@@ -297,7 +297,7 @@ void add_bench_command(CLI::App &program) {
     options->ranks.add_to(command, true);
     command
         .flag("--weak", options->weak,
-              "The tokens are those of each rank, and one rank computes as many; else it computes all")
+              "Give each rank this number of tokens, and one rank alone the same number; else it computes all")
         .group("Ranks");
     command
         .file("--links", options->links,

@@ -242,7 +242,7 @@ Table speed_table(const std::vector<RanksLine> &lines, bool weak) {
     Table table{
         "cases",
         std::string("Cases: median times of the slowest rank, in turns with each rank alone, all at once, ") +
-            (weak ? "on as many tokens as it has" : "on all tokens") +
+            (weak ? "on its own tokens" : "on all tokens") +
             "; single calls, then up to ten in a row, of which 'host' is until the last of them returned; bytes of "
             "the rank with the most",
         {{"case", "case"},

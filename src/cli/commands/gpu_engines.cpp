@@ -104,16 +104,16 @@ const char *pattern_refusal(const PlannedJob &job, const std::vector<annulus_bra
         if (is_curved(branch) && is_cut(branch, problem, shards))
             return "a shard cuts a segment in Hilbert order";
     }
-    const bool shares_keys = job.pattern.key_rule == "once" && branches.size() > 1;
-    if (shares_keys && !leaves_others_apart(job, branches))
+    const bool keys_count_once = job.pattern.key_rule == "once" && branches.size() > 1;
+    if (keys_count_once && !leaves_others_apart(job, branches))
         return "beside global positions it counts keys once if the global positions are one branch with all heads, and "
                "no segment is padded";
     std::vector<annulus_branch> others = branches;
     std::erase_if(others, [](const annulus_branch &branch) { return branch.kind == ANNULUS_BRANCH_GLOBAL; });
-    if (shares_keys && !is_one_launch(others))
+    if (keys_count_once && !is_one_launch(others))
         return "it counts keys once for up to 8 branches in linear order whose dilations divide one another and whose "
                "query rules are alike";
-    if (shares_keys && !has_few_ranges(others, job.pattern.causal))
+    if (keys_count_once && !has_few_ranges(others, job.pattern.causal))
         return "it counts keys once for up to four windows, or with causality eight, and fewer beside segments";
     return nullptr;
 }

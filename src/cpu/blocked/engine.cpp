@@ -62,7 +62,7 @@ Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device 
 class SequencesSideBySide final : public Executable {
   public:
     SequencesSideBySide(const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits)
-        : plans_(plans), pass_(pass), device_(device), limits_(limits), calls_(plans.plans().size()) {
+        : plans_(plans), pass_(pass), device_(device), limits_(limits), executables_(plans.plans().size()) {
         std::vector<double> pairs;
         for (const Plan &plan : plans.plans())
             pairs.push_back(plan.pairs(ANNULUS_ALL_BRANCHES));
@@ -80,11 +80,11 @@ class SequencesSideBySide final : public Executable {
         for (std::size_t i = 0; i < order_.size(); ++i) {
             const std::size_t plan = plans.items()[order_[i]].plan;
             std::size_t &bytes = i < long_count_ ? long_bytes_ : short_bytes_;
-            if (!calls_[plan])
-                calls_[plan] = prepare(plans.plans()[plan], pass, KeyScope::all_keys, device,
-                                       i < long_count_ ? limits : one_thread)
-                                   .executable;
-            bytes = std::max(bytes, calls_[plan]->workspace_bytes());
+            if (!executables_[plan])
+                executables_[plan] = prepare(plans.plans()[plan], pass, KeyScope::all_keys, device,
+                                             i < long_count_ ? limits : one_thread)
+                                         .executable;
+            bytes = std::max(bytes, executables_[plan]->workspace_bytes());
         }
     }
 
@@ -111,17 +111,17 @@ class SequencesSideBySide final : public Executable {
     void run(std::size_t index, const CallTensors &tensors, void *workspace) {
         const SequencePlans::Item &item = plans_.items()[index];
         const SequenceTensors own(tensors, pass_, plans_.rows(), item.sequence, plans_.plan_of(item).problem());
-        calls_[item.plan]->run(own.get(), {}, workspace, nullptr);
+        executables_[item.plan]->run(own.get(), {}, workspace, nullptr);
     }
 
     const SequencePlans plans_;
     const annulus_pass pass_;
     Device &device_;
     const Limits limits_;
-    std::vector<std::unique_ptr<Executable>> calls_; // by plan
-    std::vector<std::size_t> order_;                 // indices of the items, longest first
-    std::size_t long_count_ = 0;                     // number of long items in order_
-    std::size_t long_bytes_ = 0, short_bytes_ = 0;   // workspace of one sequence
+    std::vector<std::unique_ptr<Executable>> executables_; // by plan
+    std::vector<std::size_t> order_;                       // indices of the items, longest first
+    std::size_t long_count_ = 0;                           // number of long items in order_
+    std::size_t long_bytes_ = 0, short_bytes_ = 0;         // workspace of one sequence
 };
 
 Preparation prepare_side_by_side(const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits) {

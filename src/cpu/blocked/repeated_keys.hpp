@@ -27,7 +27,7 @@ class RepeatedKeys {
 
     // Books a table for each branch that may come before another.
     static Table *book(Workspace &workspace, const Plan &plan) {
-        const auto branches = plan.shares_keys() ? static_cast<std::int64_t>(plan.branches().size()) - 1 : 0;
+        const auto branches = plan.keys_count_once() ? static_cast<std::int64_t>(plan.branches().size()) - 1 : 0;
         Table *const tables = workspace.take<Table>(branches);
         for (std::int64_t i = 0; i < branches; ++i) {
             std::int64_t *const queries = workspace.take<std::int64_t>(query_tile);

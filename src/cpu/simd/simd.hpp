@@ -54,7 +54,7 @@ template <class T> struct VectorKernels {
     // Does one step of the running softmax. Replaces S by P = 2^(S - m'), where m' is the maximum of m and the tile.
     // Sets m = m', correction = 2^(m - m'), l = l * correction + sum of P. Returns true if any correction is not 1.
     bool (*softmax)(T *scores, int keys, T *m, T *l, T *correction);
-    // Backward: replaces S by P = 2^(S - lse), and dP, unless it is null, by dS = factor * P * (dP - delta). Where P is
+    // Backward: replaces S by P = 2^(S - lse), and dP, unless it is null, by dS = factor * P * (dP - delta). If P is
     // 0, dS is 0 for any dP, NaN included.
     void (*gradient)(T *scores, T *d_probability, int keys, const T *lse, const T *delta, T factor);
 };

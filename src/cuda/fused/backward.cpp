@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// The executable of a backward pass, for each architecture: binds the parameters of its kernels to a call's addresses
+// and runs the steps of the plan.
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/call.hpp"
+#include "cuda/fused/common_backward_steps.hpp"
 #include "cuda/fused/lse_delta.hpp"
 #include "cuda/fused/partial_rows.hpp"
 #include "cuda/fused/plan/backward_plan.hpp"
@@ -37,9 +40,10 @@ template <class Architecture> class FusedBackward final : public Executable {
 
     std::int64_t row_alignment() const override { return fused_row_alignment; }
 
-    const char *tensor_refusal(const CallTensors &t) const override {
-        const char *const reason = alignment_refusal({&t.q, &t.k, &t.v, &t.out, &t.d_out, &t.d_q, &t.d_k, &t.d_v});
-        return reason ? reason : Architecture::range_refusal({&t.q, &t.k, &t.v, &t.d_out});
+    const char *tensor_refusal(const CallTensors &tensors) const override {
+        const char *const reason = alignment_refusal({&tensors.q, &tensors.k, &tensors.v, &tensors.out, &tensors.d_out,
+                                                      &tensors.d_q, &tensors.d_k, &tensors.d_v});
+        return reason ? reason : Architecture::range_refusal({&tensors.q, &tensors.k, &tensors.v, &tensors.d_out});
     }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
@@ -53,8 +57,7 @@ template <class Architecture> class FusedBackward final : public Executable {
                   stream);
     }
 
-    // Writes the partial results to the caller's tensors. The part with the own keys has already written the rows that
-    // it finished.
+    // Writes the partial results to the caller's tensors, except for the rows that run() has finished.
     void write_unfinished(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         const Problem &problem = call.problem();
@@ -89,7 +92,7 @@ template <class Architecture> class FusedBackward final : public Executable {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         Workspace ledger(workspace);
         BackwardMemory memory = book_backward(ledger, plan_, backward_);
-        if (!backward_.has_own_statistics) { // the part with the own keys computes them for all parts
+        if (!backward_.has_own_statistics) { // the executable for the own keys computes them for all
             const Problem &problem = plan_.problem();
             memory.lse_log2 = static_cast<float *>(partial.softmax_state);
             memory.delta = memory.lse_log2 + problem.batch * problem.heads * problem.queries.length;
@@ -107,8 +110,10 @@ template <class Architecture> class FusedBackward final : public Executable {
             if (step.action == BackwardAction::find_gradients) {
                 find_gradients(step, memory, next_counters, call.stream);
                 next_counters += backward_.counters_of(step.what);
+            } else if (step.action == BackwardAction::pack_ranges) {
+                pack(step, call, memory);
             } else {
-                take(step, call, memory);
+                run_common_step(step, backward_, scope_, call, memory);
             }
         }
     }
@@ -164,19 +169,6 @@ template <class Architecture> class FusedBackward final : public Executable {
         return {{call.q, p.queries.length, p.heads}, {call.d_out, p.queries.length, p.heads}};
     }
 
-    // Returns the partial results of a side: the call's, or in the workspace results of all rows, or of a part of the
-    // rows at a time.
-    PartialGradients partial_of(Side side, const CudaCall &call, const BackwardMemory &memory) const {
-        const Problem &problem = call.problem();
-        if (scope_ != KeyScope::all_keys)
-            return call.partial.gradients;
-        const SideGrids &grids = backward_.side_grids(side);
-        if (!grids.parts)
-            return memory.partial;
-        float *const partial = memory.split_partial;
-        return {partial, partial, partial + grids.parts->all_rows() * problem.head_dim};
-    }
-
     void bind(const CudaCall &call, const BackwardMemory &memory) {
         const Problem &problem = call.problem();
         Workspace grid_tables(memory.sequences.grid_tables);
@@ -184,7 +176,7 @@ template <class Architecture> class FusedBackward final : public Executable {
             const bool is_query_side = side == Side::queries;
             const BackwardShapes shapes = architecture_.backward_shapes(problem.dtype, problem.head_dim);
             const int block_rows = (is_query_side ? shapes.queries : shapes.keys).range_block_rows;
-            const PartialGradients partial = partial_of(side, call, memory);
+            const PartialGradients partial = partial_gradients(side, backward_, scope_, call, memory);
             std::vector<BoundGrid> &grids = grids_of(side);
             for (std::size_t i = 0; i < grids.size(); ++i) {
                 auto &[params, ranges] = grids[i];
@@ -276,83 +268,14 @@ template <class Architecture> class FusedBackward final : public Executable {
                                                  part.segments * part.heads * part.batches);
     }
 
-    void take(const BackwardStep &step, const CudaCall &call, const BackwardMemory &memory) const {
+    // Copies the range rows of a packed grid, and the statistics of its queries if they are the ranges.
+    void pack(const BackwardStep &step, const CudaCall &call, const BackwardMemory &memory) const {
         const Problem &problem = call.problem();
-        const bool is_query_side = step.side == Side::queries;
-        switch (step.action) {
-        case BackwardAction::find_lse_delta:
-            return find_lse_delta(problem.dtype,
-                                  {call.out, call.d_out, call.lse, call.d_lse, problem.batch, problem.queries.length,
-                                   problem.heads, problem.head_dim, memory.lse_log2, memory.delta,
-                                   memory.flag_and_counters, static_cast<int>(memory.counter_count + 1)},
-                                  call.stream);
-        case BackwardAction::clear_gradients:
-            return clear(step.side, call);
-        case BackwardAction::clear_partial: {
-            const PartialGradients partial = partial_of(step.side, call, memory);
-            const std::int64_t heads = problem.batch * (is_query_side ? problem.heads : problem.kv_heads);
-            const std::optional<SplitParts> &parts = backward_.side_grids(step.side).parts;
-            const std::int64_t rows =
-                parts ? parts->all_rows() : heads * (is_query_side ? problem.queries.length : problem.key_rows());
-            if (is_query_side)
-                return call.clear_partial(partial.d_q, rows);
-            for (float *const target : {partial.d_k, partial.d_v})
-                if (target)
-                    call.clear_partial(target, rows);
-            return;
-        }
-        case BackwardAction::find_order:
-            return find_order(grid_of(step), memory.curves, call.stream);
-        case BackwardAction::pack_ranges: {
-            const TileGrid &grid = grids_of(step.side)[step.launch.grid].params;
-            pack_ranges(grid, ranges_of(step.side, call), memory.curves, problem, call.stream);
-            if (!is_query_side)
-                pack_lse_delta(grid, {problem.batch * problem.heads, problem.queries.length, problem.queries.start},
-                               memory.lse_log2, memory.delta, memory.curves.lse_log2, memory.curves.delta, call.stream);
-            return;
-        }
-        case BackwardAction::write_gradients:
-            return write_gradients(problem.dtype, outputs(call, memory), call.stream);
-        case BackwardAction::recompute_gradients:
-            return recompute_gradients(problem.dtype, outputs(call, memory), is_query_side, !is_query_side,
-                                       call.stream);
-        case BackwardAction::recompute_partial:
-            return recompute_partial_gradients(problem.dtype, only_side(step.side, outputs(call, memory)), call.stream);
-        case BackwardAction::find_gradients:
-            break;
-        }
-    }
-
-    static void clear(Side side, const CudaCall &call) {
-        const auto clear_rows = [&](const Block &block, const DeviceRows &rows) {
-            clear_outputs(call.problem().dtype, {block, call.head_dim(), rows, {}}, call.stream);
-        };
-        if (side == Side::queries)
-            return clear_rows(call.whole(), call.d_q);
-        Block keys = call.whole(); // the block has the heads of the queries
-        keys.queries = keys.keys;
-        if (!call.problem().gradients.only_v)
-            clear_rows(keys, call.d_k);
-        clear_rows(keys, call.d_v);
-    }
-
-    // Returns `outputs` without the partial results of the other side.
-    static GradientOutputArguments only_side(Side side, GradientOutputArguments outputs) {
-        PartialGradients &partial = outputs.partial;
-        if (side == Side::queries)
-            partial.d_k = partial.d_v = nullptr;
-        else
-            partial.d_q = nullptr;
-        return outputs;
-    }
-
-    GradientOutputArguments outputs(const CudaCall &call, const BackwardMemory &memory) const {
-        RowContext context = call.row_context(memory.branches, memory.has_nonfinite);
-        set_sequences(backward_.rows, memory.sequences, context);
-        return {call.whole(), scope_ == KeyScope::all_keys ? memory.partial : call.partial.gradients,
-                call.d_q,     call.d_k,
-                call.d_v,     call.problem().gradients,
-                context};
+        const TileGrid &grid = grids_of(step.side)[step.launch.grid].params;
+        pack_ranges(grid, ranges_of(step.side, call), memory.curves, problem, call.stream);
+        if (step.side == Side::keys)
+            pack_lse_delta(grid, {problem.batch * problem.heads, problem.queries.length, problem.queries.start},
+                           memory.lse_log2, memory.delta, memory.curves.lse_log2, memory.curves.delta, call.stream);
     }
 
     const Architecture architecture_;

@@ -35,7 +35,7 @@ RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matri
         const std::int64_t row = std::int64_t{matrix.heads} * problem.head_dim, count = sequence.range_count;
         return RangeMatrix{{data, count * row, row, problem.head_dim, sequence.range_start}, count, matrix.heads};
     };
-    return {packed(matrices.scores, memory.scores), packed(matrices.values, memory.values)};
+    return {packed(matrices.q_or_k, memory.q_or_k), packed(matrices.v_or_d_o, memory.v_or_d_o)};
 }
 
 RowsToClear rows_to_clear(std::initializer_list<const TensorRows *> tensors, const TensorRows &lse,
@@ -70,7 +70,7 @@ void find_order(const PlannedGrid &planned, const CurveMemory &memory, cudaStrea
 void pack_ranges(const TileGrid &grid, const RangeMatrices &matrices, const CurveMemory &memory, const Problem &problem,
                  cudaStream_t stream) {
     for (const auto &[matrix, target] :
-         {std::pair(&matrices.scores, memory.scores), std::pair(&matrices.values, memory.values)})
+         {std::pair(&matrices.q_or_k, memory.q_or_k), std::pair(&matrices.v_or_d_o, memory.v_or_d_o)})
         pack_in_order(problem.dtype, grid, matrix->rows, problem.batch, matrix->heads, problem.head_dim, target,
                       stream);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prepared calls of the fused engine, and what forward and backward have in common.
+// Executables of the engines `fused` and `mma`, and what forward and backward have in common.
 #pragma once
 
 #include "core/sequences.hpp"

@@ -33,9 +33,9 @@ template <class Architecture> class FusedForward final : public Executable {
 
     std::int64_t row_alignment() const override { return fused_row_alignment; }
 
-    const char *tensor_refusal(const CallTensors &t) const override {
-        const char *const reason = alignment_refusal({&t.q, &t.k, &t.v, &t.out});
-        return reason ? reason : Architecture::range_refusal({&t.k, &t.v});
+    const char *tensor_refusal(const CallTensors &tensors) const override {
+        const char *const reason = alignment_refusal({&tensors.q, &tensors.k, &tensors.v, &tensors.out});
+        return reason ? reason : Architecture::range_refusal({&tensors.k, &tensors.v});
     }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
@@ -59,7 +59,7 @@ template <class Architecture> class FusedForward final : public Executable {
             if (step.action == ForwardAction::attend)
                 attend(step.launch, next_counter++, call.stream);
             else
-                take(step, call, memory);
+                run_step(step, call, memory);
         }
     }
 
@@ -130,7 +130,8 @@ template <class Architecture> class FusedForward final : public Executable {
         kernels_[launch.grid].launch(params, device_.multiprocessors(), launch.begins_early, stream);
     }
 
-    void take(const ForwardStep &step, const CudaCall &call, const ForwardMemory &memory) const {
+    // Runs any step but attend.
+    void run_step(const ForwardStep &step, const CudaCall &call, const ForwardMemory &memory) const {
         const Problem &problem = call.problem();
         const bool is_whole = scope_ == KeyScope::all_keys;
         float2 *const state = is_whole ? memory.state : call.partial.state;
@@ -153,7 +154,7 @@ template <class Architecture> class FusedForward final : public Executable {
             return write_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
         case ForwardAction::recompute_outputs_of_partial:
             return recompute_outputs_of_partial(problem.dtype, outputs(call, state, o, memory), call.stream);
-        case ForwardAction::recompute_outputs: // all rows of a whole call, or the rows that a part has finished
+        case ForwardAction::recompute_outputs: // all rows, or those that the own keys have finished
             return recompute_outputs(problem.dtype, outputs(call, is_whole ? nullptr : state, o, memory), call.stream);
         case ForwardAction::recompute_partial_outputs:
             return recompute_partial_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);

@@ -24,24 +24,25 @@ DeviceRows statistic_of(const annulus_tensor *tensor, const Window &window) {
 
 } // namespace
 
-CudaCall::CudaCall(const Plan &call_plan, CudaDevice &call_device, const CallTensors &t, const PartialResults &results,
-                   void *call_stream)
+CudaCall::CudaCall(const Plan &call_plan, CudaDevice &call_device, const CallTensors &tensors,
+                   const PartialResults &results, void *call_stream)
     : plan(call_plan), device(call_device), stream(static_cast<cudaStream_t>(call_stream)),
-      q(rows_of(t.q, plan.problem().queries)), k(rows_of(t.k, plan.problem().keys, plan.problem().key_stride)),
-      v(rows_of(t.v, plan.problem().keys, plan.problem().key_stride)), out(rows_of(t.out, plan.problem().queries)),
-      lse(statistic_of(t.lse, plan.problem().queries)), d_out(rows_of(t.d_out, plan.problem().queries)),
-      d_lse(statistic_of(t.d_lse, plan.problem().queries)), d_q(rows_of(t.d_q, plan.problem().queries)),
-      d_k(rows_of(t.d_k, plan.problem().keys)),
-      d_v(rows_of(t.d_v, plan.problem().keys)), partial{static_cast<float2 *>(results.softmax_state),
-                                                        static_cast<float *>(results.o),
-                                                        {static_cast<float *>(results.d_q),
-                                                         static_cast<float *>(results.d_k),
-                                                         static_cast<float *>(results.d_v)}} {}
+      q(rows_of(tensors.q, plan.problem().queries)),
+      k(rows_of(tensors.k, plan.problem().keys, plan.problem().key_stride)),
+      v(rows_of(tensors.v, plan.problem().keys, plan.problem().key_stride)),
+      out(rows_of(tensors.out, plan.problem().queries)), lse(statistic_of(tensors.lse, plan.problem().queries)),
+      d_out(rows_of(tensors.d_out, plan.problem().queries)), d_lse(statistic_of(tensors.d_lse, plan.problem().queries)),
+      d_q(rows_of(tensors.d_q, plan.problem().queries)), d_k(rows_of(tensors.d_k, plan.problem().keys)),
+      d_v(rows_of(tensors.d_v, plan.problem().keys)), partial{static_cast<float2 *>(results.softmax_state),
+                                                              static_cast<float *>(results.o),
+                                                              {static_cast<float *>(results.d_q),
+                                                               static_cast<float *>(results.d_k),
+                                                               static_cast<float *>(results.d_v)}} {}
 
 RowContext CudaCall::row_context(const BranchPlan *branches, int *has_nonfinite) const {
     return {branches,
             static_cast<std::int32_t>(plan.branches().size()),
-            plan.shares_keys(),
+            plan.keys_count_once(),
             nullptr,
             0,
             has_nonfinite,
@@ -65,7 +66,7 @@ void CudaCall::clear_partial(float *target, std::int64_t rows) const {
 }
 
 std::int64_t bytes_of_branches(const Plan &plan) {
-    const bool needed = plan.hides_keys() || plan.shares_keys();
+    const bool needed = plan.hides_keys() || plan.keys_count_once();
     return needed ? static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan)) : 0;
 }
 
@@ -80,7 +81,7 @@ void store_branches(const CudaCall &call, BranchPlan *target) {
         store_array(branches.data(), branches.size(), target, call.stream);
 }
 
-void clear_device_rows(const Problem &problem, annulus_pass pass, const CallTensors &t, Device &, const Limits &,
+void clear_device_rows(const Problem &problem, annulus_pass pass, const CallTensors &tensors, Device &, const Limits &,
                        void *stream) {
     const auto clear = [&](annulus_dtype dtype, std::int32_t heads, const Window &window, const annulus_tensor &rows,
                            const annulus_tensor *lse) {
@@ -89,17 +90,17 @@ void clear_device_rows(const Problem &problem, annulus_pass pass, const CallTens
                       static_cast<cudaStream_t>(stream));
     };
     if (pass == ANNULUS_PASS_FORWARD)
-        return clear(problem.dtype, problem.heads, problem.queries, t.out, t.lse);
+        return clear(problem.dtype, problem.heads, problem.queries, tensors.out, tensors.lse);
     const auto clear_gradient = [&](const GradientTarget &target, std::int32_t heads, const Window &window,
                                     const annulus_tensor &rows) {
         if (!target.adds)
             clear(target.dtype(problem.dtype), heads, window, rows, nullptr);
     };
     if (!problem.gradients.only_v) {
-        clear_gradient(problem.gradients.q, problem.heads, problem.queries, t.d_q);
-        clear_gradient(problem.gradients.k, problem.kv_heads, problem.keys, t.d_k);
+        clear_gradient(problem.gradients.q, problem.heads, problem.queries, tensors.d_q);
+        clear_gradient(problem.gradients.k, problem.kv_heads, problem.keys, tensors.d_k);
     }
-    clear_gradient(problem.gradients.v, problem.kv_heads, problem.keys, t.d_v);
+    clear_gradient(problem.gradients.v, problem.kv_heads, problem.keys, tensors.d_v);
 }
 
 } // namespace annulus

@@ -13,8 +13,8 @@
 
 namespace annulus {
 
-// PartialResults in the types of kernels, for a part of a call: [B, heads, rows, D] of the problem's windows; else
-// null.
+// PartialResults in the types of kernels: [B, heads, rows, D] of the problem's windows. All are null if the key scope
+// is all_keys.
 struct DevicePartialResults {
     float2 *state = nullptr;
     float *o = nullptr; // forward

@@ -98,7 +98,7 @@ __device__ inline Window window_from(const Window &rows, std::int64_t start) {
 // True if the pair counts in an earlier branch, so that it must not count in `branch` again.
 __device__ inline bool is_repeated(const RowContext &c, int branch, std::int32_t head, std::int64_t query,
                                    std::int64_t key) {
-    return c.keys_once && attends(c.branches, branch, head, query, key);
+    return c.keys_count_once && attends(c.branches, branch, head, query, key);
 }
 
 // Calls use(row of a key) for the keys that a query sees, until it returns false.

@@ -76,7 +76,7 @@ struct RowSequence {
 struct RowContext {
     const BranchPlan *branches; // with several sequences, the branches of the longest one
     std::int32_t branch_count;
-    bool keys_once;               // a key that is in several branches counts once; false with several sequences
+    bool keys_count_once;         // a key that is in several branches counts once; false with several sequences
     const RowSequence *sequences; // null: all rows are one sequence
     std::int32_t sequence_count;
     int *has_nonfinite; // 0 at first; kernels set it to 1 if a row must be recomputed. Null: it is not noted

@@ -123,7 +123,7 @@ TEST(Time, OfAWindowIsThatOfItsBand) {
             const auto rows = [&](const BranchSpec &branch) {
                 Problem problem = problem_of(131072, 16, 64, {branch});
                 problem.causal = causal;
-                return rows_of_tiles(grids_of(problem, kernel).front().tiles, kernel.shape);
+                return time_of_tiles(grids_of(problem, kernel).front().tiles, kernel.shape);
             };
             const double band = rows(window_spec(2047, causal ? 0 : 2048));
             EXPECT_LT(band, rows({}) / 8);
@@ -287,7 +287,7 @@ TEST(Split, CutsBranchesOfSeveralGridsWhereItTakesLess) {
             const auto rows = [&](const std::vector<PlannedGrid> &grids) {
                 double sum = 0;
                 for (const PlannedGrid &planned : grids)
-                    sum += rows_of_tiles(planned.tiles, kernel.shape);
+                    sum += time_of_tiles(planned.tiles, kernel.shape);
                 return sum;
             };
             EXPECT_LT(rows(split->grids), 0.75 * rows(found));

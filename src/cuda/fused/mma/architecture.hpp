@@ -54,12 +54,12 @@ class Mma {
     // Tells the parameters of a grid's kernel where the rows of its ranges are.
     struct Ranges {
         static void bind(const RangeMatrices &matrices, const Problem &, int, ForwardParams &params) {
-            params.k = tensor_rows(matrices.scores.rows);
-            params.v = tensor_rows(matrices.values.rows);
+            params.k = tensor_rows(matrices.q_or_k.rows);
+            params.v = tensor_rows(matrices.v_or_d_o.rows);
         }
         static void bind(const RangeMatrices &matrices, const Problem &, int, BackwardParams &params) {
-            params.range_q_or_k = tensor_rows(matrices.scores.rows);
-            params.range_v_or_d_o = tensor_rows(matrices.values.rows);
+            params.range_q_or_k = tensor_rows(matrices.q_or_k.rows);
+            params.range_v_or_d_o = tensor_rows(matrices.v_or_d_o.rows);
         }
     };
 

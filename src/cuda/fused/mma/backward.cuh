@@ -269,7 +269,7 @@ template <class Traits> class BackwardWarp {
         return mask;
     }
 
-    // Clears the elements of P, or of dP, whose columns a window hides because they are first rows of the range. Where
+    // Clears the elements of P, or of dP, whose columns a window hides because they are first rows of the range. If
     // both are 0, dS is 0.
     template <int count, class Thread>
     __device__ __forceinline__ static void clear_first(float (&x)[count], const Thread &at, const OwnTile &tile,

@@ -28,7 +28,7 @@ namespace annulus::mma {
 template <class Traits> struct ForwardShared {
     static constexpr bool rows_are_keys = Traits::rows_are_keys;
     static constexpr int range_block_rows = Traits::range_block_rows;
-    std::uint8_t queries[Traits::row_blocks * Traits::row_block_bytes];
+    std::uint8_t q[Traits::row_blocks * Traits::row_block_bytes];
     struct Block {
         std::uint8_t k[Traits::stage_bytes], v[Traits::stage_bytes];
     } blocks[Traits::stages];
@@ -62,9 +62,9 @@ template <class Traits> class ForwardWarp {
 
     // Attends to the tile, whose first block is copied already, and copies the first block of the next tile.
     __device__ __forceinline__ void attend(const OwnTile &tile, OwnTile &next) {
-        copy_own_rows<Traits>(
-            shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
-            [&](int number) { return static_cast<std::int64_t>(params_.position_of(number) - params_.q.start); });
+        copy_own_rows<Traits>(shared_address(shared_.q), params_.head_dim, params_.q, tile.head, tile, [&](int number) {
+            return static_cast<std::int64_t>(params_.position_of(number) - params_.q.start);
+        });
         commit_copies();
         Registers x =
             make_registers(tile.row_block[own_row_block()].padding_keys, std::make_integer_sequence<int, strips>());
@@ -87,9 +87,9 @@ template <class Traits> class ForwardWarp {
             if constexpr (stages > 1)
                 copy_next(tile, next, at);
             else if (!is_empty)
-                copy_values(range, block);
+                copy_v(range, block);
             if (meets)
-                multiply_rows<Element, columns, range_block_rows>(x.s, own_queries(), first_row_of_warp<strips>(),
+                multiply_rows<Element, columns, range_block_rows>(x.s, own_q_rows(), first_row_of_warp<strips>(),
                                                                   shared_address(k));
             if constexpr (stages == 1) {
                 wait_for_copies<0>();
@@ -120,19 +120,18 @@ template <class Traits> class ForwardWarp {
         const auto &range = tile.range[at.range];
         if (at.is_first) {
             const int head = tile.head / params_.heads_of_kv_head;
-            keys_ = {params_, params_.k, tile.batch, head, range};
-            values_ = {params_, params_.v, tile.batch, head, range};
+            k_ = {params_, params_.k, tile.batch, head, range};
+            v_ = {params_, params_.v, tile.batch, head, range};
         }
         auto &[k, v] = shared_.blocks[stage_];
         if constexpr (stages == 1)
-            copy_block<Traits>(params_, range, at.block, params_.head_dim, {{keys_, params_.k, k}});
+            copy_block<Traits>(params_, range, at.block, params_.head_dim, {{k_, params_.k, k}});
         else
-            copy_block<Traits>(params_, range, at.block, params_.head_dim,
-                               {{keys_, params_.k, k}, {values_, params_.v, v}});
+            copy_block<Traits>(params_, range, at.block, params_.head_dim, {{k_, params_.k, k}, {v_, params_.v, v}});
         commit_copies();
     }
-    __device__ __forceinline__ void copy_values(const Range<Traits::row_blocks> &range, int block) {
-        copy_block<Traits>(params_, range, block, params_.head_dim, {{values_, params_.v, shared_.blocks[stage_].v}});
+    __device__ __forceinline__ void copy_v(const Range<Traits::row_blocks> &range, int block) {
+        copy_block<Traits>(params_, range, block, params_.head_dim, {{v_, params_.v, shared_.blocks[stage_].v}});
         commit_copies();
     }
 
@@ -184,8 +183,8 @@ template <class Traits> class ForwardWarp {
         add_block_product<Element, columns, range_block_rows>(x.o, p, v);
     }
 
-    __device__ __forceinline__ std::uint32_t own_queries() const {
-        return shared_address(shared_.queries) + own_row_block() * Traits::row_block_bytes;
+    __device__ __forceinline__ std::uint32_t own_q_rows() const {
+        return shared_address(shared_.q) + own_row_block() * Traits::row_block_bytes;
     }
 
     // Writes a warp's rows of O. They are staged in the place of its rows of Q, which no other warp reads.
@@ -196,14 +195,14 @@ template <class Traits> class ForwardWarp {
         for_each_strip<strips>([&](auto at, auto strip) {
             order_sums<Element>(x.o[strip]);
             ForwardEpilogue<Element, columns, Traits::row_blocks, RowOrder::either, decltype(at)>(params_, tile, u,
-                                                                                                  own_queries())
+                                                                                                  own_q_rows())
                 .write(x.o[strip], x.softmax[strip]);
         });
     }
 
     const ForwardParams &params_;
     ForwardShared<Traits> &shared_;
-    BlockSource<Traits> keys_, values_;
+    BlockSource<Traits> k_, v_;
     TileScheduler<ForwardShared<Traits>> scheduler_;
     int stage_ = 0; // the stage that was copied to last
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products of products.cuh for 32-bit elements, on tensor cores. An exact product is one of float32: each number is
-// the sum of two TF32 numbers, a high and a low half. Of the four products of halves, the three largest are added up. A
+// the sum of two TF32 numbers, a high and a low half. The three largest of the four products of halves are added up. A
 // product that is not exact is that of the high halves.
 //
 // Errors of exact products. A number is rounded to its high half. The low half is at most 2^-11 of the high half's

@@ -90,7 +90,7 @@ std::optional<BackwardPlan> plan_in_parts(const Plan &plan, const SideSplits &sp
     return plan_within<BackwardPlan>(limit, backward_bytes(plan, without_partial), plan_parts);
 }
 
-// Plans a whole call, or the part with its own keys, with split branches of one or both sides. `whole` is its plan
+// Plans a whole call, or the executable for the own keys, with split branches of one or both sides. `whole` is its plan
 // without splits. Returns none if no side can be split, or if `whole` is better.
 std::optional<BackwardPlan> plan_split(const Plan &plan, KeyScope scope, const BackwardShapes &shapes,
                                        int multiprocessors, std::uint64_t limit, const BackwardPlan &whole) {

@@ -88,7 +88,7 @@ struct BackwardGrids {
 BackwardGrids make_backward_grids(const Plan &plan, const BackwardShapes &shapes);
 BackwardGrids make_backward_grids(const SequencePlans &plans, const BackwardShapes &shapes);
 
-// Plans a whole call, or a part of it, in one of the ways that launch.hpp lists. A whole call can be split if all
+// Plans a whole call, or another key scope, in one of the ways that launch.hpp lists. A whole call can be split if all
 // gradients are plain. Kernels of these shapes may not be able to store dS. The workspace limit is in bytes (0: none).
 BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes,
                            int multiprocessors, std::uint64_t limit);

@@ -43,7 +43,7 @@ class StepWriter {
         for (const Side side : sides) {
             if (side == sides.back())
                 result_.first_of_rest = result_.steps.size();
-            find_orders(side); // again, since other parts of the call may have used its memory in between
+            find_orders(side); // again, since other executables may have used the memory in between
             write_gradients(side);
             write_end({side});
         }
@@ -89,7 +89,7 @@ class StepWriter {
     // Returns whether the first launch sets its rows.
     bool add_clearing(Side which, bool launches_clear) {
         const SideGrids &side = result_.side_grids(which);
-        // The gradients of keys of another rank are set by each part.
+        // Each executable over keys of other ranks sets the gradients of its keys.
         const bool sets = !has_other_keys(scope_) || which == Side::keys;
         if (!sets || launches_clear || !must_clear(side.grids, is_all_partial(side)))
             return sets;

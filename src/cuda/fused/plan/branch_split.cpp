@@ -19,8 +19,8 @@ namespace annulus {
 
 namespace {
 
-// Returns the time of a launch whose tiles share the multiprocessors.
-double rows_on(int multiprocessors, double all_tiles) {
+// Returns the time of a launch whose tiles share the multiprocessors. All times here are in range rows (grid_time.hpp).
+double launch_time(int multiprocessors, double all_tiles) {
     return all_tiles / multiprocessors + tuning::launch_rows;
 }
 
@@ -72,21 +72,21 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
         whole.tiles.sequence.row_count == 0)
         return std::nullopt;
     std::optional<BranchSplit> best;
-    const double rows_of_whole = rows_on(multiprocessors, rows_of_tiles(whole.tiles, shape));
-    if (rows_of_whole < tuning::min_rows_to_split)
+    const double whole_time = launch_time(multiprocessors, time_of_tiles(whole.tiles, shape));
+    if (whole_time < tuning::min_time_to_split)
         return best;
-    const double max_rows = (1 - tuning::min_gain) * rows_of_whole;
-    double min_rows = max_rows;
+    const double max_time = (1 - tuning::min_gain) * whole_time;
+    double min_time = max_time;
     for (int count = 1; count < whole.tiles.branch_count; ++count) {
         std::optional<std::vector<PlannedGrid>> grids = split(count);
         if (!grids)
             continue;
-        const double first = rows_of_tiles(grids->front().tiles, shape);
-        const double last = rows_of_tiles(grids->back().tiles, shape);
-        const double rows = rows_on(multiprocessors, first) + rows_on(multiprocessors, last);
-        if (rows < min_rows) {
-            min_rows = rows;
-            best = {*std::move(grids), max_rows, {first, last}, multiprocessors};
+        const double first = time_of_tiles(grids->front().tiles, shape);
+        const double last = time_of_tiles(grids->back().tiles, shape);
+        const double time = launch_time(multiprocessors, first) + launch_time(multiprocessors, last);
+        if (time < min_time) {
+            min_time = time;
+            best = {*std::move(grids), max_time, {first, last}, multiprocessors};
         }
     }
     return best;
@@ -106,21 +106,21 @@ std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedG
     std::ranges::stable_sort(branches, comes_before);
     // For the first 0, 1, … branches: the least time, and the last of the grids that take it.
     struct Best {
-        double rows = std::numeric_limits<double>::infinity();
+        double time = std::numeric_limits<double>::infinity();
         std::size_t first_of_last = 0;
         std::optional<PlannedGrid> last{};
     };
     std::vector<Best> best(branches.size() + 1);
-    best[0].rows = 0;
+    best[0].time = 0;
     for (std::size_t end = 1; end <= branches.size(); ++end)
         for (std::size_t first = 0; first < end; ++first) {
             std::optional<PlannedGrid> last =
                 grid_over(std::span(branches).subspan(first, end - first), GridRows::all, plan, what, shape);
             if (!last)
                 continue;
-            const double rows = best[first].rows + rows_on(multiprocessors, rows_of_tiles(last->tiles, shape));
-            if (rows < best[end].rows)
-                best[end] = {rows, first, std::move(last)};
+            const double time = best[first].time + launch_time(multiprocessors, time_of_tiles(last->tiles, shape));
+            if (time < best[end].time)
+                best[end] = {time, first, std::move(last)};
         }
     std::vector<PlannedGrid> result;
     for (std::size_t end = branches.size(); end > 0; end = best[end].first_of_last) {
@@ -194,18 +194,17 @@ int BranchSplit::partial_stride(int heads) const {
 bool BranchSplit::is_worth(std::int64_t parts) const {
     if (!has_alternative())
         return true;
-    double rows = 0;
+    double time = 0;
     for (std::size_t i = 0; i < grids.size(); ++i) {
         // In a whole grid the times of tiles even out. A part may have few tiles. Then each round of tiles takes as
         // long as its longest tile.
         const std::int64_t tiles = std::max<std::int64_t>(grids[i].tiles.tiles, 1);
         const std::int64_t rounds = divide_up(divide_up(tiles, parts), multiprocessors);
-        const double part_rows = parts == 1
-                                     ? rows_of_tiles[i] / multiprocessors
-                                     : rows_of_tiles[i] / static_cast<double>(tiles) * static_cast<double>(rounds);
-        rows += static_cast<double>(parts) * (part_rows + tuning::launch_rows);
+        const double part_time = parts == 1 ? tile_times[i] / multiprocessors
+                                            : tile_times[i] / static_cast<double>(tiles) * static_cast<double>(rounds);
+        time += static_cast<double>(parts) * (part_time + tuning::launch_rows);
     }
-    return rows < max_rows;
+    return time < max_time;
 }
 
 std::optional<SplitParts> BranchSplit::parts_within(const SplitRows &all, std::size_t room) const {

@@ -25,13 +25,13 @@ namespace annulus {
 
 // Splits a grid of linear order without classes of residues into two. The first is over all but its `less_dilated`
 // least dilated branches, and leaves partial results of its rows. The second is over the remaining branches and adds
-// the partial results. In the part of a call with its own keys, the second grid may leave partial results, too. Returns
-// none if a grid cannot take its branches, or if the second grid leaves rows out.
+// the partial results. Over the own keys of a rank, the second grid may leave partial results, too. Returns none if a
+// grid cannot take its branches, or if the second grid leaves rows out.
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
                                                     GridResult what, const KernelShape &shape);
 
-// Makes a split of two or more grids that the branches need anyway. The first of them comes last. Returns none if they
-// cannot be such a split.
+// Makes a split of two or more grids, if one grid cannot take the branches. The first of `grids` becomes the last one,
+// which writes all rows. Returns none if they cannot be such a split.
 std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridResult what);
 
 // The rows of batch entries and heads that have partial results in a split grid.
@@ -45,22 +45,22 @@ struct SplitRows {
 // may be cut into parts of the rows, to bound the memory.
 struct BranchSplit {
     std::vector<PlannedGrid> grids;
-    // Times in rows, the unit of grid_time.hpp. `max_rows`: two grids are worth it below this time; infinity if one
-    // grid cannot take the branches. `rows_of_tiles`: of all tiles of each grid, one after the other.
-    double max_rows;
-    std::array<double, 2> rows_of_tiles;
+    // Times in range rows (grid_time.hpp). `max_time`: two grids are worth it below this time; infinity if one grid
+    // cannot take the branches. `tile_times`: of all tiles of each grid, one after the other.
+    double max_time;
+    std::array<double, 2> tile_times;
     int multiprocessors; // how many share the tiles
 
     // Returns a stride: among `stride` consecutive rows of any head at most one has a partial result.
     int partial_stride(int heads) const;
 
     // Returns the largest parts whose partial results fit into `room` bytes. Returns none if no parts fit, or if one
-    // grid can take the branches and is not slower. Without `room`, returns the parts for which partial results and the
-    // counters of the launches need the least memory, or none if one grid can take the branches.
+    // grid can take the branches and is not slower. Without `room`, returns the parts that need the least memory for
+    // partial results and counters. Returns none if one grid can take the branches.
     std::optional<SplitParts> parts(const SplitRows &all, const std::optional<std::size_t> &room) const {
         return room ? parts_within(all, *room) : least_parts(all);
     }
-    bool has_alternative() const { return !std::isinf(max_rows); } // one grid can take the branches
+    bool has_alternative() const { return !std::isinf(max_time); } // one grid can take the branches
 
   private:
     std::optional<SplitParts> parts_within(const SplitRows &all, std::size_t room) const;

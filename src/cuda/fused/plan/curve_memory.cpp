@@ -32,8 +32,8 @@ CurveMemory book_curves(Workspace &workspace, const Problem &problem, const std:
     memory.residues = workspace.take<int>(residues);
     memory.orders = workspace.take<int>(orders);
     const std::int64_t row_bytes = problem.head_dim * dtype_bytes(problem.dtype);
-    memory.scores = workspace.take<std::byte>(packed, row_bytes);
-    memory.values = workspace.take<std::byte>(packed, row_bytes);
+    memory.q_or_k = workspace.take<std::byte>(packed, row_bytes);
+    memory.v_or_d_o = workspace.take<std::byte>(packed, row_bytes);
     memory.lse_log2 = workspace.take<float>(statistics);
     memory.delta = workspace.take<float>(statistics);
     return memory;

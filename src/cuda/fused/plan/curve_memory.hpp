@@ -15,7 +15,7 @@ namespace annulus {
 struct CurveMemory {
     int *residues;           // scratch; only if causal
     int *orders;             // the permutations of all grids, one after the other
-    void *scores, *values;   // [B, rows, heads, D]: the range rows of a packed grid
+    void *q_or_k, *v_or_d_o; // [B, rows, heads, D]: the range rows of a packed grid
     float *lse_log2, *delta; // [B, H, rows], if ranges are queries
 
     // Returns the permutation of a grid, or null if the grid is not along a curve.

@@ -70,8 +70,8 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
     return result;
 }
 
-// Plans a call with split branches. A whole call makes its partial results in `parts`. The part of a call with its own
-// keys has no `parts`: its launches use the partial results of the call.
+// Plans split branches. A whole call makes its partial results in `parts` of the rows. The executable for the own keys
+// has no `parts`: its launches use the partial results that all key scopes share.
 ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const std::optional<SplitParts> &parts) {
     const Problem &problem = plan.problem();
     ForwardPlan result;

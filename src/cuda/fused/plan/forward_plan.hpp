@@ -44,8 +44,8 @@ struct ForwardPlan {
     std::vector<ForwardStep> steps;
 };
 
-// Plans a whole call, or a part of it, in one of the ways that launch.hpp lists. The workspace limit is in bytes (0:
-// none). `grids` must come from make_grids() for kernels of this shape, or from lay_out_sequences().
+// Plans a whole call, or another key scope, in one of the ways that launch.hpp lists. The workspace limit is in bytes
+// (0: none). `grids` must come from make_grids() for kernels of this shape, or from lay_out_sequences().
 ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGrid> grids, const KernelShape &shape,
                          int multiprocessors, std::uint64_t limit);
 

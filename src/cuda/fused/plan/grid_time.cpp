@@ -146,8 +146,8 @@ class TileTime {
         use(residue, modulus, members);
     }
 
-    // Adds the time of `tiles` equal tiles. `row_blocks` is how many row blocks of a tile take part in each branch, and
-    // `span` is from how many positions the rows of a tile are.
+    // Adds the time of `tiles` equal tiles. `row_blocks` counts, for each branch, the row blocks of a tile that take
+    // part in it. `span` is the number of positions over which the rows of a tile spread.
     void visit_tile(unsigned active, const RowBlockCounts &row_blocks, std::int64_t span, int tiles) {
         std::vector<CellBranch> &branches = tile_branches_;
         branches = branches_;
@@ -198,7 +198,7 @@ class TileTime {
 
 } // namespace
 
-double rows_of_tiles(const TileGrid &grid, const KernelShape &shape) {
+double time_of_tiles(const TileGrid &grid, const KernelShape &shape) {
     return TileTime(grid, shape).all_tiles();
 }
 

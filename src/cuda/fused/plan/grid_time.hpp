@@ -9,6 +9,6 @@
 namespace annulus {
 
 // Returns the time of all tiles of a grid, one after the other, estimated from some of its cells.
-double rows_of_tiles(const TileGrid &grid, const KernelShape &shape);
+double time_of_tiles(const TileGrid &grid, const KernelShape &shape);
 
 } // namespace annulus

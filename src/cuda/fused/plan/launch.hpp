@@ -12,8 +12,9 @@
 // 3. Launches over one grid after the other. Several grids of a whole call add up partial results of all rows. This way
 //    has no parts, so it may exceed the limit.
 //
-// A call over several sequences takes only way 3. A call over keys of other ranks never takes way 1, since its results
-// are partial anyway. If two grids save time, split_ranges_elsewhere() replaces its only grid by two.
+// "A whole call" is an executable over all keys (KeyScope). A call over several sequences takes only way 3. An
+// executable over keys of other ranks never takes way 1, since its results are partial anyway. If two grids save time,
+// split_ranges_elsewhere() replaces its only grid by two.
 #pragma once
 
 #include "cuda/fused/plan/grids.hpp"
@@ -96,12 +97,12 @@ template <class Use> void for_parts(int all, int part, const Use &use) {
         use(first, std::min(part, all - first));
 }
 
-// The launches over a call's own keys with split branches. There are only two: nothing clears the partial results,
-// which all rows share, before.
+// The launches over the own keys with split branches. There are only two: a third one would add to partial results,
+// which nothing has cleared.
 inline constexpr Launch own_keys_split_launches[] = {{0, {}, Destination::set_partial},
                                                      {1, {}, Destination::outputs_or_partial}};
 
-// Returns how many grids may share the branches of a call, or of the part with its own keys.
+// Returns how many grids may share the branches of an executable.
 constexpr std::size_t max_grids(KeyScope scope) {
     return scope == KeyScope::own_keys ? std::size(own_keys_split_launches) : std::numeric_limits<std::size_t>::max();
 }

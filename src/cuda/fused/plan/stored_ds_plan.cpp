@@ -40,18 +40,24 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
 
 // Finds the order of turns (StoredTurns), or returns none if there is too little memory or there are too many tiles.
 //
-// CTAs take tiles in one order, each CTA one tile ahead of its current tile. So a tile has ended when 2 · ctas later
-// tiles have been taken. Under causality it is 2.5 · ctas, since the longest tiles take longer. This is the distance
-// between a group's tiles of keys and its tiles of queries. It is also the distance between these tiles of queries and
-// the tiles of keys whose dS takes the same place. If memory is too small for that, both distances shrink alike. But a
-// least number of groups and tiles is in memory.
+// CTAs take tiles in one order: the tiles of keys of a group of cells, which store dS, and later its tiles of queries,
+// which multiply dS. Two distances in this order matter:
 //
-// With several passes, tiles of queries are few and long. The first distance is then one group, and the second is as
-// long as memory allows, with at least min_groups_of_passes groups. There must be two cells: one is worked on while the
-// next pass of the other one waits for results of keys.
+// 1. from a group's tiles of keys to its tiles of queries: by then, dS should have been written;
+// 2. from these tiles of queries to the tiles of keys whose dS takes the same memory: by then, dS should have been
+// read.
 //
-// If the gradients of keys return to another rank, that return overlaps with as much multiplication as memory has room
-// for.
+// Each CTA takes a tile while it computes the tile before. So a tile has ended when 2 · ctas later tiles have been
+// taken. Under causality it is 2.5 · ctas, since the longest tiles take longer. Both distances are this long. If memory
+// is too small for that, they shrink alike, but min_groups groups and min_tiles_of_cta tiles for each CTA stay in
+// memory.
+//
+// With several passes, tiles of queries are few and long. Distance 1 is then one group. Distance 2 is what memory has
+// room for, at least min_groups_of_passes groups. There must be two cells: CTAs work on one cell while the next pass of
+// the other cell waits for results of keys.
+//
+// If the gradients of keys return to another rank (`keys_return`), distance 1 takes the memory that distance 2 leaves.
+// More multiplications then overlap with the return.
 std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks_of_tile, int ctas, bool keys_return,
                                       std::size_t bytes) {
     const StoredDs &stored = parts.layout;

@@ -30,7 +30,7 @@ inline constexpr int max_samples = 12;
 // ---- Split branches (branch_split.hpp)
 
 // Time of a grid below which a split is not considered, in rows. Not recorded.
-inline constexpr double min_rows_to_split = 3 * launch_rows;
+inline constexpr double min_time_to_split = 3 * launch_rows;
 // Least gain of a split, as a fraction of the time without it. Not recorded; the choices were compared with all splits
 // of nine problems, and were within some 5 % of the fastest (doc/notes/planning.md).
 inline constexpr double min_gain = 0.05;

@@ -21,10 +21,11 @@ struct CellBranch {
     // branches visit, range rows up to `left_after` positions after it. To the right it meets those from `right_before`
     // positions before it on. Both may be negative.
     int left_after, right_before;
-    int root_dilation;      // of the first branch of the chain of ancestors, or the branch's own
-    std::uint8_t ancestors; // bits of the branches that visit them; each counts this branch in its multiplicity
-    std::uint8_t row_rule;  // annulus_query_rule
-    bool serves : 1;        // whether the branch serves the head
+    int root_dilation; // of the first branch of the chain of ancestors, or the branch's own
+    // Bits of the branches that visit range rows of this branch. Each counts this branch in its multiplicity.
+    std::uint8_t ancestors;
+    std::uint8_t row_rule; // annulus_query_rule
+    bool serves : 1;       // whether the branch serves the head
     bool is_window : 1;
     bool is_covered_by_window : 1;
 

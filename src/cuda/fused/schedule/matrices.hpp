@@ -20,9 +20,9 @@ struct RangeMatrix {
     std::int32_t heads = 0;
 };
 
-// The tensors that ranges read: K and V, or Q and dO.
+// The tensors that ranges read: `q_or_k` is K or Q, and `v_or_d_o` is V or dO. In forward they are K and V.
 struct RangeMatrices {
-    RangeMatrix scores, values;
+    RangeMatrix q_or_k, v_or_d_o;
 };
 
 } // namespace annulus

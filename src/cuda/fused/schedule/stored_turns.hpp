@@ -2,9 +2,9 @@
 // The order in which the CTAs of one launch store dS and multiply it with K.
 //
 // Storing dS is bound by the tensor cores. Multiplying it is bound by memory, which holds each dS once. Side by side
-// the two take less time than one after the other. Cells (StoredDs) are divided into groups. CTAs take turns in one
-// order. The turns are the tiles of keys of one group, then the tiles of queries of a group a few places behind, for
-// instance 2:
+// the two take less time than one after the other. Cells (StoredDs) are divided into groups. A turn is one tile. CTAs
+// take the turns in one order: the tiles of keys of one group, then the tiles of queries of a group a few places
+// behind, for instance 2:
 //
 //     keys of group 0,   keys of 1,   keys of 2, queries of 0,   keys of 3, queries of 1,   …   queries of the last
 //

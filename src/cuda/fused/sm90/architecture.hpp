@@ -49,16 +49,16 @@ struct Sm90 {
     class Ranges {
       public:
         void bind(const RangeMatrices &matrices, const Problem &problem, int block_rows, ForwardParams &params) {
-            q_or_k_.bind(matrices.scores, params, problem, block_rows, params.k);
-            v_or_d_o_.bind(matrices.values, params, problem, block_rows, params.v);
-            params.k_rows = tensor_rows(matrices.scores.rows);
-            params.v_rows = tensor_rows(matrices.values.rows);
+            q_or_k_.bind(matrices.q_or_k, params, problem, block_rows, params.k);
+            v_or_d_o_.bind(matrices.v_or_d_o, params, problem, block_rows, params.v);
+            params.k_rows = tensor_rows(matrices.q_or_k.rows);
+            params.v_rows = tensor_rows(matrices.v_or_d_o.rows);
         }
         void bind(const RangeMatrices &matrices, const Problem &problem, int block_rows, BackwardParams &params) {
-            q_or_k_.bind(matrices.scores, params, problem, block_rows, params.range_q_or_k);
-            v_or_d_o_.bind(matrices.values, params, problem, block_rows, params.range_v_or_d_o);
-            params.range_q_or_k_rows = tensor_rows(matrices.scores.rows);
-            params.range_v_or_d_o_rows = tensor_rows(matrices.values.rows);
+            q_or_k_.bind(matrices.q_or_k, params, problem, block_rows, params.range_q_or_k);
+            v_or_d_o_.bind(matrices.v_or_d_o, params, problem, block_rows, params.range_v_or_d_o);
+            params.range_q_or_k_rows = tensor_rows(matrices.q_or_k.rows);
+            params.range_v_or_d_o_rows = tensor_rows(matrices.v_or_d_o.rows);
         }
 
       private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fused backward kernels: gradients through all branches, for sm_90a.
 //
-// With S = Q K^T, c = scale log2(e), the multiplicity w of a pair, and a query's LSE and delta = O . dO - dLSE, which
-// are one over all its branches (Dao et al., 2022):
+// With S = Q K^T, c = scale log2(e), the multiplicity w of a pair, and one LSE and one delta = O . dO - dLSE of a query
+// over all its branches (Dao et al., 2022):
 //
 //     P = 2^(c S + log2(w) - LSE log2(e)),   dP = dO V^T,   dS = P (dP - delta)
 //     dQ = scale dS K,   dK = scale dS^T Q,   dV = P^T dO

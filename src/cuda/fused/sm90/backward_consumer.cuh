@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The consumer warpgroups of the fused backward kernels. Each computes a row block of 64 rows.
+//
+// The class has two pipelines over the blocks of a range. process_range() ends a block before it begins the next one.
+// process_range_overlapped() issues a block's last product with the first products of the next block. Both stand in one
+// class, and this file is long, because they share everything else: registers, stages, barriers, masks and epilogue.
 #pragma once
 
 #include "cuda/device/early_launch.cuh"
@@ -83,9 +87,10 @@ template <class Traits> class BackwardConsumer {
         bool has_pending = false;
         std::uint8_t *image = nullptr; // if dS is stored: the warp's rows of the next block's image
 
-        __device__ __forceinline__ Registers(BackwardShared<Traits> &shared, std::uint32_t own_rows,
+        __device__ __forceinline__ Registers(BackwardShared<Traits> &shared, std::uint32_t own_q_or_k_rows,
                                              std::uint32_t own_v_or_d_o_rows, int row_block_slot)
-            : own_q_or_k(smem_descriptor_start(own_rows)), own_v_or_d_o(smem_descriptor_start(own_v_or_d_o_rows)),
+            : own_q_or_k(smem_descriptor_start(own_q_or_k_rows)),
+              own_v_or_d_o(smem_descriptor_start(own_v_or_d_o_rows)),
               q_or_k(smem_descriptor_start(shared_address(shared.range_rows[0].q_or_k),
                                            range_block_rows * swizzled_row_bytes)),
               v_or_d_o(q_or_k + to_v_or_d_o), slot(row_block_slot) {
@@ -97,10 +102,11 @@ template <class Traits> class BackwardConsumer {
     // `pass`: the turn's pass, if dS is stored (StoredTurns).
     __device__ __forceinline__ void find_gradients(const OwnTile &tile, int slot, int pass = 0) {
         const RowBlock &row_block = tile.row_block[own_row_block()];
-        const std::uint32_t own_rows =
+        const std::uint32_t own_q_or_k_rows =
             shared_address(shared_.own_rows[slot].q_or_k) + row_block_ * Traits::row_block_bytes;
-        const std::uint32_t own_v_or_d_o_rows = Traits::has_d_q_or_k ? own_rows + row_blocks_bytes : own_rows;
-        Registers x(shared_, own_rows, own_v_or_d_o_rows, slot);
+        const std::uint32_t own_v_or_d_o_rows =
+            Traits::has_d_q_or_k ? own_q_or_k_rows + row_blocks_bytes : own_q_or_k_rows;
+        Registers x(shared_, own_q_or_k_rows, own_v_or_d_o_rows, slot);
         if constexpr (Traits::overlaps) {
             x.lse_log2 = load_rows(shared_.lse_log2[slot]);
             x.delta = load_rows(shared_.delta[slot]);
@@ -134,7 +140,7 @@ template <class Traits> class BackwardConsumer {
                                         : params_.destination,
                      tile.batch, tile.head, row_block);
         if constexpr (Traits::has_d_q_or_k)
-            epilogue.write(x.d_q_or_k, params_.scale, own_rows, params_.d_q_or_k, params_.partial_d_q_or_k);
+            epilogue.write(x.d_q_or_k, params_.scale, own_q_or_k_rows, params_.d_q_or_k, params_.partial_d_q_or_k);
         if constexpr (Traits::has_d_v)
             epilogue.write(x.d_v, 1.f, own_v_or_d_o_rows, params_.d_v, params_.partial_d_v);
     }
@@ -317,7 +323,7 @@ template <class Traits> class BackwardConsumer {
         return mask;
     }
 
-    // Clears the elements of P, or of dP, whose columns a window hides because they are first rows of the range. Where
+    // Clears the elements of P, or of dP, whose columns a window hides because they are first rows of the range. If
     // both are 0, dS is 0.
     template <int count>
     __device__ __forceinline__ static void clear_first(float (&x)[count], const RowBlock &row_block,

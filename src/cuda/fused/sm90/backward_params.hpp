@@ -22,13 +22,13 @@ struct BackwardParams : BackwardWork {
     TensorRows range_q_or_k_rows, range_v_or_d_o_rows; // the same, for permuted rows
     // For a kernel over row blocks of keys that stores dS and multiplies it: the work for queries, and K.
     BackwardWork query_work;
-    CUtensorMap keys[2];
-    TensorRows key_rows;
+    CUtensorMap k[2];
+    TensorRows k_rows;
 
     void set_queries(const BackwardParams &queries) {
         query_work = queries;
-        std::copy_n(queries.range_q_or_k, 2, keys); // two maps: there is one branch
-        key_rows = queries.range_q_or_k_rows;
+        std::copy_n(queries.range_q_or_k, 2, k); // two maps: there is one branch
+        k_rows = queries.range_q_or_k_rows;
     }
 };
 

@@ -204,8 +204,8 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
     const PipelineState<Traits::row_block_slots> slot{at.count};
     const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
     work_while_waiting(shared.row_block_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
-    auto &target = shared.own_rows[slot.slot()];
-    const std::uint32_t targets = shared_address(is_q_or_k ? target.q_or_k : target.v_or_d_o);
+    auto &own_rows = shared.own_rows[slot.slot()];
+    const std::uint32_t target = shared_address(is_q_or_k ? own_rows.q_or_k : own_rows.v_or_d_o);
     const TensorRows &rows = is_q_or_k ? params.row_q_or_k : params.row_v_or_d_o;
     const int head = Traits::rows_are_keys ? tile.head / params.heads_of_kv_head : tile.head;
     const auto *const row_0 = rows.first_row<const Element>(tile.batch, head);
@@ -220,7 +220,7 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
             const auto row_of = [&](int i) { return params.row_of<Traits::order>(row_block.position(i)); };
             if (row_block.rows > 0)
                 copy_permuted_rows<Traits::head_dim, row_block_rows>(
-                    targets + u * Traits::row_block_bytes, row_0, rows.row, params.head_dim,
+                    target + u * Traits::row_block_bytes, row_0, rows.row, params.head_dim,
                     RowsOfLanes<row_block_rows>(row_of), copy_statistic);
         } else {
             const Element *const own_row_0 = row_0 + (part * 8 < params.head_dim ? part * 8 : 0);
@@ -229,7 +229,7 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
                 continue;
 #pragma unroll(is_q_or_k ? 2 : 1)
             for (int row = lane / lanes; row < row_block_rows; row += warp_threads / lanes)
-                cp_async_16(targets + u * Traits::row_block_bytes + swizzled_offset(row_block_rows, row, part),
+                cp_async_16(target + u * Traits::row_block_bytes + swizzled_offset(row_block_rows, row, part),
                             own_row_0 + params.row_of<Traits::order>(row_block.position(row)) * rows.row,
                             row < present);
         }

@@ -26,7 +26,7 @@
 //
 // Shared memory, and the barriers of each ring: who arrives when a slot is full, and who when it is empty:
 //
-//     queries[query_slots]   row blocks of Q      query_full: warps 2 and 3         query_empty: consumers' warps
+//     q[q_slots]             row blocks of Q      q_full: warps 2 and 3             q_empty: consumers' warps
 //     k, v[stages]           a block of K, of V   k_full, v_full: tensor copies     k_empty, v_empty: consumers' warps
 //     tiles[2]               what is to be done   tile_full: warp 1                 tile_empty: all other warps
 //
@@ -69,14 +69,14 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
                 RowClearer<Traits>(params, shared.pieces_begun));
         } else if constexpr (Traits::is_permuted) {
             if (warp == 2)
-                copy_queries(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
+                copy_q(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
             else
                 copy_permuted_kv_blocks(params, shared, warp == 3);
         } else if (warp == 0) {
             if (threadIdx.x == 0)
                 copy_kv_blocks(params, shared);
         } else {
-            copy_queries(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
+            copy_q(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
         }
     } else {
         warpgroup_reg_alloc<Traits::Registers::consumer>();

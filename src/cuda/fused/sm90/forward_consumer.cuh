@@ -27,16 +27,16 @@ template <class Traits> class ForwardConsumer {
         if (row_block_ == Traits::consumers - 1)
             scheduler_barrier_arrive();
         for (PipelineState<tile_slots> at;; ++at.count) {
-            const PipelineState<Traits::query_slots> query{at.count};
+            const PipelineState<Traits::q_slots> slot{at.count};
             shared_.tile_full[at.slot()].wait(at.parity_to_empty());
             const OwnTile &tile = shared_.tiles[at.slot()];
             if (tile.ranges < 0)
                 return;
-            shared_.query_full[query.slot()].wait(query.parity_to_empty());
-            attend(tile, query.slot());
+            shared_.q_full[slot.slot()].wait(slot.parity_to_empty());
+            attend(tile, slot.slot());
             __syncwarp();
             if (thread_of_warpgroup() % warp_threads == 0) {
-                shared_.query_empty[query.slot()].arrive();
+                shared_.q_empty[slot.slot()].arrive();
                 shared_.tile_empty[at.slot()].arrive();
             }
         }
@@ -58,19 +58,18 @@ template <class Traits> class ForwardConsumer {
         int visible[2];  // how many keys of the range its rows see, if some are hidden
         int hidden[2];   // how many first keys of the range a window hides from them, if the range hides its first keys
 
-        __device__ __forceinline__ Registers(ForwardShared<Traits> &shared, std::uint32_t queries, float padding_keys)
-            : q(smem_descriptor_start(queries)), k(smem_descriptor_start(shared_address(shared.k[0]))),
+        __device__ __forceinline__ Registers(ForwardShared<Traits> &shared, std::uint32_t q_rows, float padding_keys)
+            : q(smem_descriptor_start(q_rows)), k(smem_descriptor_start(shared_address(shared.k[0]))),
               v(smem_descriptor_start(shared_address(shared.v[0]), range_block_rows * swizzled_row_bytes)),
               softmax(padding_keys) {
             clear(o);
         }
     };
 
-    __device__ __forceinline__ void attend(const OwnTile &tile, int query_slot) {
+    __device__ __forceinline__ void attend(const OwnTile &tile, int slot) {
         const RowBlock &row_block = tile.row_block[row_block_];
-        const std::uint32_t queries =
-            shared_address(shared_.queries[query_slot]) + row_block_ * Traits::row_block_bytes;
-        Registers x(shared_, queries, row_block.padding_keys);
+        const std::uint32_t q_rows = shared_address(shared_.q[slot]) + row_block_ * Traits::row_block_bytes;
+        Registers x(shared_, q_rows, row_block.padding_keys);
         ended_at_ = stage_.count;
         for (int i = 0; i < tile.ranges; ++i) {
             const OwnRange &range = tile.range[i];
@@ -104,7 +103,7 @@ template <class Traits> class ForwardConsumer {
         finish_pending(x);
         scheduler_barrier_arrive();
         if (row_block.rows > 0 && !(params_.skips_empty && !tile.meets_any(row_block_)))
-            write(tile, queries, x);
+            write(tile, q_rows, x);
     }
 
     // Writes O, which is staged in the place of Q. The scheduler barrier comes after each warp has waited for its last

@@ -100,8 +100,8 @@ __device__ __forceinline__ void copy_permuted_kv_blocks(const ForwardParams &par
 // Warps 2 and 3: copy Q, every other few rows each. If rows are permuted, warp 2 copies Q alone.
 
 template <class Traits>
-__device__ __forceinline__ void copy_own_queries(const ForwardParams &params, const RowBlock &row_block,
-                                                 const typename Traits::Element *row_0, std::uint32_t target) {
+__device__ __forceinline__ void copy_q_rows(const ForwardParams &params, const RowBlock &row_block,
+                                            const typename Traits::Element *row_0, std::uint32_t target) {
     constexpr int parts = RowLanes<Traits::head_dim>::parts, lanes = RowLanes<Traits::head_dim>::lanes;
     constexpr int at_once = 2 * warp_threads / lanes; // rows that both warps copy at once
     const int part = static_cast<int>(threadIdx.x) % lanes;
@@ -127,22 +127,22 @@ __device__ __forceinline__ void copy_own_queries(const ForwardParams &params, co
 }
 
 template <class Traits, class OtherWork>
-__device__ __forceinline__ void copy_queries(const ForwardParams &params, ForwardShared<Traits> &shared,
-                                             OtherWork do_other_work) {
+__device__ __forceinline__ void copy_q(const ForwardParams &params, ForwardShared<Traits> &shared,
+                                       OtherWork do_other_work) {
     using Element = typename Traits::Element;
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     for (PipelineState<tile_slots> at;; ++at.count) {
-        const PipelineState<Traits::query_slots> query{at.count};
+        const PipelineState<Traits::q_slots> slot{at.count};
         do_other_work.begin_tile();
         work_while_waiting(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
         if (tile.ranges < 0)
             return do_all(do_other_work);
-        work_while_waiting(shared.query_empty[query.slot()], query.parity_to_fill(), do_other_work);
+        work_while_waiting(shared.q_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
         const auto *const row_0 = params.q.first_row<const Element>(tile.batch, tile.head);
         for (int u = 0; u < Traits::consumers; ++u) {
             const RowBlock row_block = tile.row_block[u];
-            const std::uint32_t target = shared_address(shared.queries[query.slot()]) + u * Traits::row_block_bytes;
+            const std::uint32_t target = shared_address(shared.q[slot.slot()]) + u * Traits::row_block_bytes;
             if (row_block.rows == 0)
                 continue;
             if constexpr (Traits::is_permuted)
@@ -152,13 +152,13 @@ __device__ __forceinline__ void copy_queries(const ForwardParams &params, Forwar
                     }),
                     [](int, int) {});
             else
-                copy_own_queries<Traits>(params, row_block, row_0, target);
+                copy_q_rows<Traits>(params, row_block, row_0, target);
         }
         cp_async_wait_all();
         fence_async_proxy();
         __syncwarp();
         if (lane == 0) {
-            shared.query_full[query.slot()].arrive();
+            shared.q_full[slot.slot()].arrive();
             shared.tile_empty[at.slot()].arrive();
         }
     }

@@ -15,14 +15,14 @@ template <class Traits> struct ForwardShared {
     static constexpr bool rows_are_keys = false;
     static constexpr bool may_have_sequences = true; // grids may be over several sequences
     static constexpr int row_blocks = Traits::consumers, range_block_rows = Traits::range_block_rows;
-    std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::row_block_bytes];
+    std::uint8_t q[Traits::q_slots][Traits::consumers * Traits::row_block_bytes];
     std::uint8_t k[Traits::stages][Traits::stage_bytes];
     std::uint8_t v[Traits::stages][Traits::stage_bytes];
     Tile<Traits::consumers> tiles[tile_slots];
     TileSearch search;
     int pieces_begun; // how many pieces of rows to clear the CTA has begun
     Mbarrier tile_full[tile_slots], tile_ending[tile_slots], tile_empty[tile_slots];
-    Mbarrier query_full[Traits::query_slots], query_empty[Traits::query_slots];
+    Mbarrier q_full[Traits::q_slots], q_empty[Traits::q_slots];
     Mbarrier k_full[Traits::stages], k_empty[Traits::stages], v_full[Traits::stages], v_empty[Traits::stages];
 
     __device__ __forceinline__ void init() {
@@ -33,9 +33,9 @@ template <class Traits> struct ForwardShared {
             tile_ending[i].init(1);
             tile_empty[i].init(consumer_warps + 3);
         }
-        for (int i = 0; i < Traits::query_slots; ++i) {
-            query_full[i].init(Traits::is_permuted ? 1 : 2);
-            query_empty[i].init(consumer_warps);
+        for (int i = 0; i < Traits::q_slots; ++i) {
+            q_full[i].init(Traits::is_permuted ? 1 : 2);
+            q_empty[i].init(consumer_warps);
         }
         for (int i = 0; i < Traits::stages; ++i) {
             k_full[i].init(Traits::is_permuted ? 2 : 1);

@@ -38,7 +38,7 @@ template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
 
     static constexpr int range_block_rows = head_dim <= 128 ? 128 : 64; // keys of a KV block
     static constexpr int stages = head_dim <= 64 ? 4 : 2;               // for K, and for V
-    static constexpr int query_slots = head_dim <= 192 ? 2 : 1;
+    static constexpr int q_slots = head_dim <= 192 ? 2 : 1;
 
     static constexpr int row_block_bytes = 64 * chunks * 128;
     static constexpr int stage_bytes = range_block_rows * chunks * 128;

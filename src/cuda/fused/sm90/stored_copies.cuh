@@ -159,7 +159,7 @@ template <class Traits> class StoredCopies {
             const StoredTile &tile = shared_.stored_tiles[at.slot()];
             const int row = tile.first_key - params_.query_work.first_range_row;
             const int residue = row % tile.stride, index = row / tile.stride;
-            const CUtensorMap &map = params_.keys[residue >= params_.query_work.longer_residues[0]];
+            const CUtensorMap &map = params_.k[residue >= params_.query_work.longer_residues[0]];
             const int head = tile.head / params_.heads_of_kv_head, batch = tile.batch;
             const auto wait = [](const Mbarrier &barrier, unsigned parity) { barrier.wait(parity); };
             for_each_stage(at, range, wait, [&](int key_block, Mbarrier &full, unsigned bytes, const auto &load) {
@@ -182,7 +182,7 @@ template <class Traits> class StoredCopies {
             using Element = typename Traits::Element;
             const StoredTile &tile = shared_.stored_tiles[at.slot()];
             const BackwardWork &work = params_.query_work;
-            const TensorRows &rows = params_.key_rows;
+            const TensorRows &rows = params_.k_rows;
             const auto *const row_0 = rows.first_row<const Element>(tile.batch, tile.head / params_.heads_of_kv_head);
             const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
             for_each_stage(at, range, wait, [&](int key_block, Mbarrier &full, unsigned bytes, const auto &load) {
