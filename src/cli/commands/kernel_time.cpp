@@ -73,6 +73,12 @@ std::vector<double> covered_shares(const std::vector<annulus_branch> &branches, 
     return shares;
 }
 
+int bounds_of(const annulus_branch &branch, bool causal) {
+    if (branch.kind == ANNULUS_BRANCH_WINDOW)
+        return (branch.left >= 0 ? 1 : 0) + (causal || branch.right >= 0 ? 1 : 0);
+    return causal ? 1 : 0;
+}
+
 double query_share(const annulus_branch &branch, std::int32_t heads) {
     const double served = static_cast<double>(head_end(branch, heads) - branch.first_head) / heads;
     return branch.query_rule == ANNULUS_QUERY_DILATED ? served / static_cast<double>(branch.dilation) : served;
@@ -92,7 +98,8 @@ std::optional<double> kernel_seconds(const GpuModel &model, annulus_engine engin
         first = branches[i].queries > branches[first].queries ? i : first;
     }
     for (std::size_t i = 0; i < branches.size(); ++i)
-        pairs += branches[i].queries * of_pass(i == first ? kernels.first_pairs : kernels.further_pairs, pass);
+        pairs += branches[i].queries * (of_pass(i == first ? kernels.first_pairs : kernels.further_pairs, pass) +
+                                        branches[i].bounds * of_pass(tuning::bound_pairs, pass));
     // Outputs are written for every row: one of four tensors forward, three of eight backward.
     const double written = pass == ANNULUS_PASS_BACKWARD ? 3.0 / 8 : 1.0 / 4;
     return of_pass(kernels.launch_seconds, pass) +

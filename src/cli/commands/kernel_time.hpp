@@ -3,8 +3,9 @@
 //
 //   launches + (pairs computed + pairs' worth of each query) * FLOPs of a pair / FLOP/s + bytes of rows / (bytes/s)
 //
-// A key that several branches give a query is computed once, so the pairs computed are fewer than those counted. The
-// constants are in tuning.hpp.
+// A key that several branches give a query is computed once, so the pairs computed are fewer than those counted. Where
+// causality or a window hides keys, kernels compute some more, since they compute whole blocks. The constants are in
+// tuning.hpp.
 #pragma once
 
 #include "cli/commands/tuning.hpp"
@@ -22,7 +23,11 @@ struct BranchWork {
     double pairs;   // as an estimate counts them
     double queries; // that have keys
     double covered; // the share of the pairs that another branch has, too
+    int bounds;     // on how many sides of a query causality or a window hides keys of its segment
 };
+
+// Returns BranchWork::bounds.
+int bounds_of(const annulus_branch &branch, bool causal);
 
 // Returns for each branch of a config the share of its pairs that one other branch has as well. `length`: of the
 // sequence. Branches along a curve share nothing.

@@ -129,8 +129,8 @@ std::optional<double> kernel_seconds_of(const Setting &setting, annulus_pass pas
     std::vector<BranchWork> work;
     for (std::size_t i = 0; i < setting.branches.size(); ++i) {
         const double rows = static_cast<double>(problem.batch * rank.rows) * problem.heads;
-        work.push_back(
-            {rank.branch_pairs[i], rows * query_share(setting.branches[i], problem.heads), setting.covered[i]});
+        work.push_back({rank.branch_pairs[i], rows * query_share(setting.branches[i], problem.heads),
+                        setting.covered[i], bounds_of(setting.branches[i], setting.job.pattern.causal)});
     }
     const annulus_estimate &estimate = is_backward(pass) ? rank.backward : rank.forward;
     return kernel_seconds(setting.gpu.model, setting.gpu.engine(pass), setting.job.execution.allow_tf32, problem, pass,

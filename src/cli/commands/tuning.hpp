@@ -53,6 +53,10 @@ inline constexpr Kernels mma_tf32 = {
     {0, 0},
     {27e-6, 53e-6}};
 
+// Time of a query at a bound of its keys, in pairs: blocks of 64 queries and 128 keys are computed whole, and masked.
+// H200, `annulus bench --device cuda --dtype bfloat16 --causal`: LongNet at 65,536 and 262,144 tokens.
+inline constexpr Passes bound_pairs = {128, 160};
+
 // Time of the launches for one message of rows, however few rows it has. H100, `annulus bench --device cuda --ranks 2`,
 // LongNet 2048:1 to 524288:256: the launches over the other GPU's keys and the unfinished rows (doc/notes/ranks.md).
 inline constexpr Passes message_seconds = {85e-6, 220e-6};
