@@ -248,7 +248,8 @@ ANNULUS_API_STATUS annulus_status annulus_context_set_comm(annulus_context *cont
  * A rank with several shards has their rows one behind the other in its tensors, in the order of their positions. So
  * under causality every rank can be given as much to do as the others: with P ranks and 2P shards as equal as can be,
  * shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment, or of which one is within reach of
- * the other's window, send one another messages of their own, of which a rank can have 2^19 (attention.h).
+ * the other's window or has global positions, send one another messages of their own, of which a rank can have 2^19
+ * (attention.h).
  */
 typedef struct annulus_shards {
     size_t size;

@@ -46,7 +46,7 @@ typedef enum annulus_query_rule ANNULUS_ENUM_INT32 {
 } annulus_query_rule;
 
 /*
- * What the keys of a branch are. A context with a communicator (comm.h) of several ranks refuses global positions.
+ * What the keys of a branch are.
  */
 typedef enum annulus_branch_kind ANNULUS_ENUM_INT32 {
     ANNULUS_BRANCH_SEGMENTS = 0, /* those of the query's segment (default) */

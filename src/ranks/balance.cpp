@@ -2,7 +2,6 @@
 #include "ranks/balance.hpp"
 
 #include "ranks/shard_costs.hpp"
-#include "ranks/shared_rows.hpp"
 #include "ranks/steps.hpp"
 
 #include <annulus/comm.h>
@@ -223,8 +222,6 @@ Shards zigzag_shards(std::int64_t rows, int ranks) {
 } // namespace
 
 Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ranks, std::int64_t max_steps) {
-    if (ranks > 1)
-        refuse_global_positions(pattern);
     Steps steps(max_steps);
     const ShardCosts costs(pattern, problem, steps);
     Shards best = make_shards(even_lengths(costs.rows(), ranks));

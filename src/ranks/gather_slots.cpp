@@ -116,7 +116,7 @@ std::vector<std::size_t> classify(const Plan &plan, const std::vector<Window> &s
             const Segment segment = branch.segment(branch.segment_of(sender_is_before ? shard.start : shard.end() - 1));
             if (!segment.curve.is_linear())
                 continue; // a curve's shared keys all count, whatever the residues
-            const Window part = intersect(segment.range, shard);
+            const Window part = intersect(intersect(segment.range, branch.query_range()), shard);
             set_range(residues_of_queries(branch, part.start - segment.range.start, part.length), r, asked);
             intersect(branch.residues(0, plan.problem().heads), r, asked, used);
             key.insert(key.end(), {static_cast<std::int64_t>(i), static_cast<std::int64_t>(used.size())});
@@ -128,8 +128,8 @@ std::vector<std::size_t> classify(const Plan &plan, const std::vector<Window> &s
     return shard_classes;
 }
 
-// Counts the slots of messages in one direction. The count is cached by the class of the receiver, and by the length
-// and first residue of the sender's keys in each shared segment.
+// Counts the slots of messages in one direction. The count is cached by the class of the receiver. It is cached by the
+// sender's keys in each shared segment, too: their number, their first residue, and how far they are from its border.
 class SlotCounter {
   public:
     explicit SlotCounter(const Plan &plan) : plan_(plan) {}
@@ -137,14 +137,16 @@ class SlotCounter {
     // Returns the slots of all messages from `keys` to `queries`, or nothing if the steps run out.
     std::optional<std::int64_t> slots(const Window &keys, const Window &queries, std::size_t receiver_class,
                                       Steps &steps) {
-        std::vector<SharedBranch> branches = shared_branches(plan_, keys, queries, steps);
+        const std::vector<SharedBranch> branches = shared_branches(plan_, keys, queries, steps);
         std::vector<std::int64_t> key{static_cast<std::int64_t>(receiver_class)};
         for (const SharedBranch &shared : branches)
-            key.insert(key.end(), {shared.index, shared.keys.length,
-                                   (shared.keys.start - shared.segment.range.start) % shared.dilation()});
+            key.insert(key.end(),
+                       {shared.index, shared.keys.length,
+                        (shared.keys.start - shared.segment.range.start) % shared.dilation(),
+                        keys.start < queries.start ? keys.end() - shared.keys.end() : shared.keys.start - keys.start});
         const auto [known, is_new] = known_.try_emplace(std::move(key), 0);
         if (is_new) {
-            const std::optional<std::vector<Band>> bands = make_bands(plan_, std::move(branches), keys, queries, steps);
+            const std::optional<std::vector<Band>> bands = make_bands(plan_, branches, keys, queries, steps);
             if (!bands)
                 return std::nullopt;
             for (const Band &band : *bands)
@@ -194,15 +196,17 @@ class GatherCount {
 
     const Window &shard(int index) const { return shards_[static_cast<std::size_t>(index)]; }
 
-    // Finds how many positions the segments at the shard's border extend beyond it, as far as windows allow, in
-    // ascending order; and the largest such number of a window.
+    // Finds how many positions the segments at the shard's border extend beyond it, as far as windows and global
+    // positions allow, in ascending order; and the largest such number of a window.
     void find_reaches(const Window &keys, bool is_forward) {
         reaches_.clear();
         window_reach_ = 0;
         for (const BranchPlan &branch : plan_.branches()) {
             const Window range = branch.segment(branch.segment_of(is_forward ? keys.end() - 1 : keys.start)).range;
-            reaches_.push_back(is_forward ? std::min(range.end() - keys.end(), branch.bounds().before)
-                                          : std::min(keys.start - range.start, branch.bounds().after));
+            const Window queries = intersect(range, branch.query_range());
+            const std::int64_t reach = is_forward ? std::min(queries.end() - keys.end(), branch.bounds().before)
+                                                  : std::min(keys.start - queries.start, branch.bounds().after);
+            reaches_.push_back(intersect(branch.key_range(), keys).length > 0 ? reach : 0);
             if (branch.kind() == ANNULUS_BRANCH_WINDOW)
                 window_reach_ = std::max(window_reach_, reaches_.back());
         }

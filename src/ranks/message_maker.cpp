@@ -4,6 +4,7 @@
 #include "core/error.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace annulus {
@@ -103,23 +104,17 @@ std::int64_t MessageMaker::count_demanded_rows(int from, std::vector<Demand> &de
         if (const std::optional<std::int64_t> count = count_by_progressions(demands))
             return *count;
     }
-    // All windows of keys begin at the border towards the other shard, so they are nested. With the longest window
-    // first, each step counts the keys that this window has and the next window has not. Only demands 0 … i want these
-    // keys.
-    std::sort(demands.begin(), demands.end(),
-              [](const Demand &a, const Demand &b) { return a.shared->keys.length > b.shared->keys.length; });
+    std::vector<Window> windows;
+    for (const Demand &demand : demands)
+        windows.push_back(demand.shared->keys);
     std::int64_t count = 0;
-    for (std::size_t i = 0; i < demands.size(); ++i) {
-        Window window = demands[i].shared->keys;
-        if (i + 1 < demands.size()) {
-            const Window &shorter = demands[i + 1].shared->keys;
-            if (window.start == shorter.start)
-                window.start = shorter.end();
-            window.length -= shorter.length;
-        }
-        if (window.length > 0)
-            count += count_demanded_rows_in(window, from,
-                                            {demands.begin(), demands.begin() + static_cast<std::ptrdiff_t>(i) + 1});
+    std::vector<Demand> own; // the demands that share all keys of a piece; the others share none of them
+    for (const Window &piece : cut_at_ends(windows)) {
+        own.clear();
+        std::ranges::copy_if(demands, std::back_inserter(own),
+                             [&](const Demand &demand) { return intersect(demand.shared->keys, piece).length > 0; });
+        if (!own.empty())
+            count += count_demanded_rows_in(piece, from, own);
     }
     return count;
 }

@@ -4,7 +4,6 @@
 #include "core/error.hpp"
 #include "engine/mass.hpp"
 #include "ranks/exchange_choice.hpp"
-#include "ranks/shared_rows.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -58,8 +57,6 @@ RankPlan::RankPlan(const Pattern &pattern, const CallProblem &problem, const Sha
     : ranks_(std::ranges::max(shards.owners) + 1), rows_(with_windows(problem.rows, shards.window_of(rank))),
       covers_rows_(true) {
     const bool may_share = shards.pieces.size() > 1;
-    if (may_share)
-        refuse_global_positions(pattern);
     Making making{pattern,
                   shards,
                   rank,

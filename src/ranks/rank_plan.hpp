@@ -42,8 +42,7 @@ class RankPlan {
 
     // Ignores the problem's windows. Throws
     //
-    // - Error(ANNULUS_ERROR_UNSUPPORTED) if a branch has global positions;
-    // - the same if planning takes more than `max_steps`;
+    // - Error(ANNULUS_ERROR_UNSUPPORTED) if planning takes more than `max_steps`;
     // - the same if more than max_shard_pairs pairs of a sending and a receiving shard have a shard of the rank;
     // - Error(ANNULUS_ERROR_ARGUMENT) if a sequence ends beyond the rows of all ranks.
     RankPlan(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,

@@ -106,12 +106,19 @@ ShardCosts::Received ShardCosts::received(const Item &item, const std::vector<Wi
             const KeyBounds &bounds = branch.bounds();
             const std::int64_t start = std::max(branch.segment_at(first).range.start, first - bounds.before);
             const std::int64_t end = std::min(branch.segment_at(last).range.end(), last + 1 + bounds.after);
-            const Window reached{sequence.rows.start + start, end - start};
-            const std::int64_t least = std::min(reached_by_any.start, reached.start);
-            reached_by_any = {least, std::max(reached_by_any.end(), reached.end()) - least};
+            Window reached = intersect({start, end - start}, branch.key_range());
+            if (reached.length == 0 || intersect({first, part.length}, branch.query_range()).length == 0)
+                continue;
+            reached.start += sequence.rows.start;
             std::int64_t outside = reached.length;
             for (const Window &own : windows)
                 outside -= intersect(reached, own).length;
+            if (branch.kind() != ANNULUS_BRANCH_GLOBAL) {
+                const std::int64_t least = std::min(reached_by_any.start, reached.start);
+                reached_by_any = {least, std::max(reached_by_any.end(), reached.end()) - least};
+            } else if (outside > 0) { // these keys may be far from all other keys
+                sum.messages += shards_in(shards.pieces, reached).count();
+            }
             rows += static_cast<double>(outside) * heads_of_row(plan, branch);
             most = std::max(most, static_cast<double>(outside) * plan.problem().kv_heads);
         }

@@ -117,8 +117,15 @@ void ShardLayout::find_reaches() {
             // How far a message to or from the shard may go. Segments have no other limit than their ends.
             const KeyBounds &bounds = branch.bounds();
             const std::int64_t far = std::max(bounds.before, bounds.after);
-            start = std::min(start, std::max(branch.segment_at(rows.start).range.start, rows.start - far));
-            end = std::max(end, std::min(branch.segment_at(rows.end() - 1).range.end(), rows.end() + far));
+            const Window &queries = branch.query_range(), &keys = branch.key_range();
+            for (const auto &[here, there] : {std::pair(queries, keys), {keys, queries}}) {
+                if (intersect(rows, here).length == 0 || there.length == 0)
+                    continue;
+                start = std::min(start,
+                                 std::max({branch.segment_at(rows.start).range.start, rows.start - far, there.start}));
+                end = std::max(
+                    end, std::min({branch.segment_at(rows.end() - 1).range.end(), rows.end() + far, there.end()}));
+            }
         }
         const ShardRange &reach = reaches_.emplace_back(shards_in(shards_.pieces, {start, end - start}));
         forward_hops_ = std::max({forward_hops_, reach.last - 1 - shard, shard - reach.first});

@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/shared_rows.hpp"
 
-#include "core/error.hpp"
-
+#include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
 namespace annulus {
-
-void refuse_global_positions(const Pattern &pattern) {
-    for (std::size_t i = 0; i < pattern.branches.size(); ++i)
-        if (pattern.branches[i].kind == ANNULUS_BRANCH_GLOBAL)
-            throw Error(ANNULUS_ERROR_UNSUPPORTED,
-                        "branch %zu has global positions; over several ranks every branch must be segments or a window",
-                        i);
-}
 
 std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps) {
     std::vector<SharedBranch> all;
@@ -26,14 +18,15 @@ std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, 
         // A shared segment contains the sender's position that is nearest to the receiver.
         const Segment segment = branch.segment_at(nearest);
         const Window &range = segment.range;
-        const Window part = intersect(range, queries);
+        const Window part = intersect(intersect(range, branch.query_range()), queries);
         if (part.length == 0)
             continue;
         // In a window branch these are the keys that some query of any residue is near enough to.
         const Window near = intersect(keys, branch.bounds().keys(part.start, part.end() - 1));
-        if (near.length == 0)
+        const Window wanted = intersect(intersect(range, branch.key_range()), near);
+        if (wanted.length == 0)
             continue;
-        SharedBranch shared{static_cast<std::int32_t>(i), &branch, segment, intersect(range, near), part};
+        SharedBranch shared{static_cast<std::int32_t>(i), &branch, segment, wanted, part};
         if (shared.is_linear()) {
             const std::int64_t r = branch.dilation();
             ResidueSet present;
@@ -144,38 +137,65 @@ std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBr
 // time. It is an estimate that was not measured.
 constexpr std::int64_t slots_per_message = 1 << 15;
 
-} // namespace
-
-std::optional<std::vector<Band>> make_bands(const Plan &plan, std::vector<SharedBranch> branches, const Window &keys,
-                                            const Window &queries, Steps &steps) {
+// Appends the bands of keys without a gap, which are cut into `pieces`. Returns false if the steps have run out.
+bool add_bands(const Plan &plan, std::vector<SharedBranch> branches, const std::vector<Window> &pieces,
+               const Window &queries, Steps &steps, std::vector<Band> &bands) {
     const std::optional<Outline> whole = make_outline(plan, branches, steps);
     if (!whole)
-        return std::nullopt;
-    std::vector<std::int64_t> reaches; // how many keys each branch has, from the border towards the receiver
-    for (const SharedBranch &shared : branches)
-        reaches.push_back(shared.keys.length);
-    std::sort(reaches.begin(), reaches.end());
-    reaches.erase(std::unique(reaches.begin(), reaches.end()), reaches.end());
-
-    std::vector<Band> bands;
+        return false;
+    std::vector<Band> parts;
     std::int64_t slots =
-        reaches.size() < 2 ? whole->slots() : static_cast<std::int64_t>(reaches.size()) * slots_per_message;
-    for (std::size_t i = 0; i < reaches.size() && slots < whole->slots(); ++i) {
-        const std::int64_t before = i > 0 ? reaches[i - 1] : 0, length = reaches[i] - before;
-        const std::int64_t start = keys.start < queries.start ? keys.end() - reaches[i] : keys.start + before;
-        std::vector<SharedBranch> own = shared_branches(plan, {start, length}, queries, steps);
+        pieces.size() < 2 ? whole->slots() : static_cast<std::int64_t>(pieces.size()) * slots_per_message;
+    for (std::size_t i = 0; i < pieces.size() && slots < whole->slots(); ++i) {
+        std::vector<SharedBranch> own = shared_branches(plan, pieces[i], queries, steps);
         const std::optional<Outline> outline = make_outline(plan, own, steps);
         if (!outline)
-            return std::nullopt;
+            return false;
         slots += outline->slots();
         if (outline->keys.length > 0)
-            bands.push_back({std::move(own), *outline});
+            parts.push_back({std::move(own), *outline});
     }
     if (slots < whole->slots())
-        return bands;
-    bands.clear();
-    if (whole->keys.length > 0)
+        std::ranges::move(parts, std::back_inserter(bands));
+    else if (whole->keys.length > 0)
         bands.push_back({std::move(branches), *whole});
+    return true;
+}
+
+} // namespace
+
+std::vector<Window> cut_at_ends(const std::vector<Window> &windows) {
+    std::vector<std::int64_t> ends;
+    for (const Window &window : windows)
+        ends.insert(ends.end(), {window.start, window.end()});
+    std::ranges::sort(ends);
+    std::vector<Window> pieces;
+    for (std::size_t i = 1; i < ends.size(); ++i)
+        if (ends[i - 1] < ends[i])
+            pieces.push_back({ends[i - 1], ends[i] - ends[i - 1]});
+    return pieces;
+}
+
+std::optional<std::vector<Band>> make_bands(const Plan &plan, const std::vector<SharedBranch> &branches,
+                                            const Window &keys, const Window &queries, Steps &steps) {
+    std::vector<Window> windows;
+    for (const SharedBranch &shared : branches)
+        windows.push_back(shared.keys);
+    std::vector<Window> pieces = cut_at_ends(windows);
+    if (keys.start < queries.start)
+        std::ranges::reverse(pieces);
+    const auto is_gap = [&](const Window &piece) {
+        return std::ranges::none_of(windows, [&](const Window &window) { return intersect(window, piece).length > 0; });
+    };
+    std::vector<Band> bands;
+    for (auto begin = pieces.begin(); begin != pieces.end();) {
+        const auto end = std::find_if(begin, pieces.end(), is_gap);
+        const std::int64_t start = std::min(begin->start, (end - 1)->start);
+        const Window run{start, std::max(begin->end(), (end - 1)->end()) - start};
+        if (!add_bands(plan, shared_branches(plan, run, queries, steps), {begin, end}, queries, steps, bands))
+            return std::nullopt;
+        begin = std::find_if_not(end, pieces.end(), is_gap);
+    }
     return bands;
 }
 

@@ -44,10 +44,6 @@ struct SharedBranch {
     }
 };
 
-// Throws Error(ANNULUS_ERROR_UNSUPPORTED) if a branch has global positions. Messages are bands of keys that
-// begin at the border of the sender's shard, and global positions may lie anywhere.
-void refuse_global_positions(const Pattern &pattern);
-
 // Returns the shared branch of each branch that has one. Returns none if causality hides the keys from the queries.
 std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps);
 
@@ -76,13 +72,16 @@ struct Band {
     Outline outline;
 };
 
+// Returns the windows between neighbouring ends of these windows, in order. Some may lie in none of them.
+std::vector<Window> cut_at_ends(const std::vector<Window> &windows);
+
 // Returns the bands of keys, the nearest to the receiver first. Each has at least one slot. `branches` are the shared
 // branches of keys and queries. Returns nothing if the steps have run out.
 //
-// The keys of every shared branch begin at the sender's border towards the receiver, so the windows of branches are
-// nested. Keys that only longer segments reach may have a larger stride. They become a band of their own if that saves
-// more slots than the further messages cost.
-std::optional<std::vector<Band>> make_bands(const Plan &plan, std::vector<SharedBranch> branches, const Window &keys,
-                                            const Window &queries, Steps &steps);
+// The keys of a shared branch begin at the sender's border towards the receiver, except global positions, which may lie
+// anywhere. Keys beyond a gap always become a band of their own. Keys that only longer segments reach may have a larger
+// stride. They become a band of their own if that saves more slots than the further messages cost.
+std::optional<std::vector<Band>> make_bands(const Plan &plan, const std::vector<SharedBranch> &branches,
+                                            const Window &keys, const Window &queries, Steps &steps);
 
 } // namespace annulus

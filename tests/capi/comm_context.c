@@ -487,23 +487,29 @@ static void reference_has_no_ranks(void **state) {
     annulus_comm_destroy(comm);
 }
 
-/* Global positions are refused by name where ranks share rows. One rank shares none. */
-static void ranks_have_no_global_positions(void **state) {
+/* Two global keys, on rank 0 with even shards: each other rank gets the two rows. One rank sends nothing. */
+static void ranks_share_global_positions(void **state) {
     fixture *f = *state;
     const annulus_branch branch = ANNULUS_BRANCH_GLOBAL_INIT(0, 2);
     const annulus_problem problem = fixture_problem();
+    const uint64_t row_bytes = 2 * BATCH * KV_HEADS * DIM * sizeof(float); /* of K and V */
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    annulus_shards even = ANNULUS_SHARDS_INIT;
     annulus_comm *comm = NULL;
+    even.ranks = RANKS;
     assert_ok(annulus_comm_create_local(&comm, 1, NULL));
-    assert_ok(annulus_config_set_branch(f->config, 0, &branch));
+    for (int32_t i = 0; i < 2; ++i)
+        assert_ok(annulus_config_set_branch(f->config, i, &branch));
     assert_ok(annulus_context_set_config(f->context, f->config));
-    for (int32_t rank = 0; rank < RANKS; ++rank)
-        refuse_estimate(f->context, &problem, NULL, RANKS, rank, UNSUPPORTED, "branch 0 has global positions");
+    for (int32_t rank = 0; rank < RANKS; ++rank) {
+        assert_ok(annulus_estimate_rank(f->context, &problem, ANNULUS_PASS_FORWARD, &even, rank, &estimate));
+        assert_int_equal(estimate.sent_bytes, rank == 0 ? 2 * (RANKS - 1) * row_bytes : 0);
+        assert_int_equal(estimate.received_bytes, rank == 0 ? 0 : 2 * row_bytes);
+    }
     int64_t lengths[RANKS];
     int32_t owners[RANKS], count = 0;
-    assert_refused(annulus_balance_shards(f->context, &problem, RANKS, RANKS, lengths, owners, &count), UNSUPPORTED,
-                   "branch 0 has global positions");
-    assert_ok(annulus_balance_shards(f->context, &problem, 1, RANKS, lengths, owners, &count));
-    assert_true(count == 1 && owners[0] == 0 && lengths[0] == problem.sequence_length);
+    assert_ok(annulus_balance_shards(f->context, &problem, RANKS, RANKS, lengths, owners, &count));
+    assert_int_equal(count, RANKS);
     assert_ok(annulus_context_set_comm(f->context, comm));
     for (int c = 0; c < CALLS; ++c)
         assert_ok(all_calls[c]->run(f));
@@ -586,7 +592,7 @@ int main(void) {
         TEST(estimates_add_up),
         TEST(a_rank_alone),
         TEST(reference_has_no_ranks),
-        TEST(ranks_have_no_global_positions),
+        TEST(ranks_share_global_positions),
     };
     return RUN_TESTS(tests);
 }

@@ -134,6 +134,8 @@ TEST(BalancedShards, AreNoWorseThanEvenOnes) {
         problems.back().sequences = Sequences{{}, {643, 0, 210}}; // of three batch entries
         problems.push_back(problems.back());
         problems.back().sequences = Sequences{{40, 300, 500}, {200, 0, 90}}; // with rows of no sequence
+        problems.push_back(documents({301, 5, 77, 1, 120, 96, 43}, causal));
+        problems.back().branches = {window_spec(20, 20), global_spec(2, 4, true)};
     }
     for (const Problem &problem : problems)
         for (const int ranks : {1, 2, 3, 7}) {
@@ -243,8 +245,9 @@ TEST(BalancedShards, AreEvenIfComparingThemTakesTooLong) {
 // Documents of odd lengths. The longest two are on one rank with even shards.
 TEST(BalancedShards, GiveTheResultsOfOneRank) {
     for (const bool causal : {false, true})
-        for (const std::vector<BranchSpec> &branches :
-             {std::vector<BranchSpec>{{}}, {{.segment = 64}, {.segment = 512, .dilation = 3}}}) {
+        for (const std::vector<BranchSpec> &branches : {std::vector<BranchSpec>{{}},
+                                                        {{.segment = 64}, {.segment = 512, .dilation = 3}},
+                                                        {window_spec(20, 20), global_spec(2, 4, true)}}) {
             Problem problem = documents({601, 499, 101, 63, 301, 237, 300, 201}, causal);
             problem.branches = branches;
             const Inputs inputs = random_inputs(problem, 5);

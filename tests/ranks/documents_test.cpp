@@ -126,7 +126,8 @@ INSTANTIATE_TEST_SUITE_P(Patterns, Documents,
                          testing::Values(Pattern{"dense", {{}}},
                                          Pattern{"longnet",
                                                  {{.segment = 16}, {.segment = 64, .dilation = 4}, {.dilation = 16}}},
-                                         Pattern{"windows", {window_spec(9, 4), window_spec(-1, 7, 3)}}),
+                                         Pattern{"windows", {window_spec(9, 4), window_spec(-1, 7, 3)}},
+                                         Pattern{"longformer", {window_spec(9, 9), global_spec(1, 2, true)}}),
                          name_of);
 
 } // namespace

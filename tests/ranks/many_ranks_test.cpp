@@ -210,6 +210,15 @@ TEST(ManyRanks, CausalLongNetInZigzag) {
                ANNULUS_EXCHANGE_RING);
 }
 
+// The rank of the global queries gets the rows of all ranks, one rank in each step.
+TEST(ManyRanks, Longformer) {
+    Problem problem = {.length = 50'021};
+    problem.heads = 4;
+    problem.kv_heads = 2;
+    problem.branches = {window_spec(120, 120), global_spec(0, 60, true)};
+    expect_all(problem, {}, make_shards(even_lengths(problem.length, rank_count)), ANNULUS_EXCHANGE_AUTO);
+}
+
 // 5,000 documents of 1 to 79 rows, and one of 3,000.
 TEST(ManyRanks, PackedDocuments) {
     Problem problem = {.length = 0, .causal = true};

@@ -56,6 +56,13 @@ std::vector<NamedProblem> problems() {
           .branches = {{.segment = 30, .dilation = 2, .order = ANNULUS_ORDER_HILBERT},
                        {.dilation = 3, .order = ANNULUS_ORDER_HILBERT}}}},
         {"rounds", {.length = 90, .heads = 18, .kv_heads = 1, .branches = {{}, {.segment = 20, .dilation = 2}}}},
+        {"longformer",
+         {.length = 91,
+          .heads = 4,
+          .kv_heads = 2,
+          .dim = 24,
+          .branches = {window_spec(9, 9), global_spec(30, 4, true)},
+          .keys_once = true}},
         {"fewer_rows_than_ranks", {.length = 3, .heads = 2, .dim = 8}},
     };
     for (const NamedProblem &named : up_to(small_work, with_keys_once(nested_problems())))

@@ -32,7 +32,7 @@ std::vector<annulus_dtype> ranks_dtypes();
 
 // Returns a random problem that the ranks share: all its queries, in a dtype of ranks_dtypes().
 inline Problem random_shared_problem(std::uint64_t seed) {
-    Problem problem = seed % 5 < 2 ? random_window_problem(seed) : random_problem(seed);
+    Problem problem = seed % 5 < 2 ? random_sliding_problem(seed) : random_problem(seed);
     problem.window.reset();
     if (seed % 3 == 0)
         problem = in_random_sequences(problem, seed);

@@ -159,6 +159,10 @@ bool is_closed_form(const Problem &problem) {
 bool may_share(const Problem &problem, const BranchSpec &branch, const Window &a, const Window &b) {
     const std::int64_t n = problem.length, r = branch.dilation;
     const auto reach = [&](std::int64_t steps) { return steps == -1 || steps > n / r ? n : steps * r; };
+    if (branch.kind == ANNULUS_BRANCH_GLOBAL) {
+        const Window global{branch.first_global, branch.global_count};
+        return intersect(a, global).length > 0 || intersect(b, global).length > 0;
+    }
     if (branch.kind == ANNULUS_BRANCH_WINDOW)
         return b.start - a.end() < std::max(reach(branch.left), problem.causal ? 0 : reach(branch.right));
     const std::int64_t w = branch.segment ? branch.segment : n;

@@ -84,6 +84,21 @@ class Generator {
         return p;
     }
 
+    // Global positions beside windows and segments: a few or many, on several shards, beyond the end of the sequence.
+    Problem global_problem() {
+        Problem p = chance(0.5) ? window_problem() : problem();
+        for (std::int64_t count = number(1, 2); count > 0; --count) {
+            BranchSpec b = global_spec(chance(0.5) ? number(0, 5) : number(0, p.length + 1),
+                                       number(1, chance(0.7) ? 5 : p.length), chance(0.5));
+            if (chance(0.4)) {
+                b.first_head = static_cast<std::int32_t>(number(0, p.heads - 1));
+                b.head_count = static_cast<std::int32_t>(number(1, p.heads - b.first_head));
+            }
+            p.branches.insert(p.branches.begin() + number(0, static_cast<std::int64_t>(p.branches.size())), b);
+        }
+        return p;
+    }
+
     std::vector<std::int64_t> lengths(std::int64_t length) {
         const int ranks = static_cast<int>(number(1, 9));
         if (chance(0.3))
@@ -162,6 +177,16 @@ TEST_P(Random, Windows) {
     for (std::uint64_t i = 0; i < 40; ++i) {
         Generator generator(5000 + 40 * GetParam() + i);
         const Problem problem = generator.window_problem();
+        expect_schedules(problem, generator.lengths(problem.length));
+        if (HasFailure())
+            return;
+    }
+}
+
+TEST_P(Random, GlobalPositions) {
+    for (std::uint64_t i = 0; i < 20; ++i) {
+        Generator generator(7000 + 20 * GetParam() + i);
+        const Problem problem = generator.global_problem();
         expect_schedules(problem, generator.lengths(problem.length));
         if (HasFailure())
             return;

@@ -10,7 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -193,6 +195,27 @@ TEST(ShardPlans, OfSendersAloneHaveNoPartialResults) {
         EXPECT_EQ(plan.has_partial_results(ANNULUS_PASS_FORWARD), shard > 0);
         EXPECT_TRUE(plan.has_partial_results(ANNULUS_PASS_BACKWARD));
     }
+}
+
+// Global keys that are far from a window's are a message of their own, without the rows between them. So a rank gets
+// few rows, all in one round. With global queries a rank gets all rows.
+TEST(Schedule, GlobalPositionsAreMessagesOfTheirOwn) {
+    Problem problem = branch_problem(151, {window_spec(9, 0), global_spec(1, 3)}, true);
+    problem.heads = problem.kv_heads = 2;
+    const std::vector<std::int64_t> lengths = {50, 51, 50};
+    const auto exchange = [&] { return chosen_exchange(problem, make_shards(lengths)); };
+    const std::vector<Message> messages = messages_of(problem, lengths);
+    const std::vector<std::tuple<int, int, Window>> expected = {
+        {0, 1, {41, 9}}, {0, 1, {1, 3}}, {0, 2, {1, 3}}, {1, 2, {92, 9}}};
+    ASSERT_EQ(messages.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_EQ(std::tuple(messages[i].from, messages[i].to, messages[i].keys), expected[i]);
+        EXPECT_TRUE(messages[i].is_full());
+    }
+    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
+    problem.branches.back().global_queries = true;
+    problem.causal = false;
+    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_RING);
 }
 
 // A head has more classes than are counted in closed form.

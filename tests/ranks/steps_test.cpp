@@ -146,7 +146,9 @@ class Nonfinite : public testing::TestWithParam<std::tuple<annulus_exchange, boo
         .kv_heads = 2,
         .branches = {{.segment = 50},
                      {.segment = 100, .dilation = 3, .query = ANNULUS_QUERY_EVERY},
-                     {.dilation = 5, .query = ANNULUS_QUERY_RESIDUE, .order = ANNULUS_ORDER_HILBERT}},
+                     {.dilation = 5, .query = ANNULUS_QUERY_RESIDUE, .order = ANNULUS_ORDER_HILBERT},
+                     window_spec(19, 11, 2),
+                     global_spec(33, 2)},
         .causal = std::get<1>(GetParam()),
         .dtype = ANNULUS_FLOAT32};
     const RankOptions options_ = options_of({30, 33, 0, 57}, std::get<0>(GetParam()));

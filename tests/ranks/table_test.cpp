@@ -195,6 +195,41 @@ std::vector<NamedProblem> sequences() {
 
 INSTANTIATE_TEST_SUITE_P(Sequences, Table, testing::ValuesIn(table(sequences(), ranks_dtypes())), name_of);
 
+// Global positions: on one shard, over borders of shards, more than a shard has, beyond the end; with segments and
+// windows that end at the borders of shards and others.
+std::vector<NamedProblem> global_positions() {
+    std::vector<NamedProblem> problems;
+    const auto add = [&](const std::string &name, const std::vector<BranchSpec> &branches, bool keys_once) {
+        for (const bool causal : {false, true})
+            problems.push_back({name + (causal ? "_causal" : ""),
+                                {.batch = 2,
+                                 .length = 151,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .dim = 24,
+                                 .branches = branches,
+                                 .causal = causal,
+                                 .keys_once = keys_once}});
+    };
+    BranchSpec of_some_heads = global_spec(149, 7, true);
+    of_some_heads.first_head = 1;
+    of_some_heads.head_count = 2;
+    add("sinks", {window_spec(17, 0), global_spec(0, 4)}, false);
+    add("longformer", {window_spec(9, 9), global_spec(0, 3, true)}, true);
+    add("over_borders", {{.segment = 50}, {.segment = 75, .dilation = 3}, global_spec(44, 63, true)}, false);
+    add("many", {window_spec(3, 2, 4), global_spec(20, 100, true)}, true);
+    add("at_the_end", {{.segment = 10}, of_some_heads}, false);
+    add("two_branches", {global_spec(148, 1, true), {.dilation = 5}, global_spec(70, 2)}, false);
+    add("alone", {global_spec(51, 3)}, false);
+    for (std::size_t i = 0; i < 4; ++i) {
+        problems.push_back({problems[i].name + "_documents", problems[i].problem});
+        problems.back().problem = in_documents(problems.back().problem, {2, 90, 0, 59, 1, 40});
+    }
+    return problems;
+}
+
+INSTANTIATE_TEST_SUITE_P(GlobalPositions, Table, testing::ValuesIn(table(global_positions(), ranks_dtypes())), name_of);
+
 // One branch whose classes have whole blocks of 64 rows on each rank. For such blocks an engine may store more results.
 std::vector<NamedProblem> whole_blocks() {
     std::vector<NamedProblem> problems;
@@ -367,6 +402,18 @@ TEST(LongShards, AgreeWithOneRankWhereBranchesReachFar) {
                                   .branches = {{.segment = 64}, {.segment = 4096, .dilation = 64}, {.dilation = 2048}},
                                   .causal = causal,
                                   .keys_once = causal});
+}
+
+// Global positions of another rank beside segments that end at the border and segments and windows that do not.
+TEST(LongShards, AgreeWithOneRankBesideGlobalPositions) {
+    for (const bool causal : {false, true})
+        expect_long_shards_agree({.heads = 2,
+                                  .dim = 8,
+                                  .branches = {{.segment = 64},
+                                               {.segment = 3000, .dilation = 16},
+                                               window_spec(60, 60, 5),
+                                               global_spec(4997, 5, true)},
+                                  .causal = causal});
 }
 
 // Branches so different that an engine may split the branches of a rank's own keys over several launches.

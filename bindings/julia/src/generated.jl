@@ -190,7 +190,7 @@ const ANNULUS_QUERY_RESIDUE = annulus_query_rule(1) # the query's residue equals
 const ANNULUS_QUERY_EVERY = annulus_query_rule(2) # the key's residue is phi, any query
 
 @doc raw"""
-What the keys of a branch are. A context with a communicator (comm.h) of several ranks refuses global positions.
+What the keys of a branch are.
 """ const annulus_branch_kind = Int32
 const ANNULUS_BRANCH_SEGMENTS = annulus_branch_kind(0) # those of the query's segment (default)
 const ANNULUS_BRANCH_WINDOW = annulus_branch_kind(1) # those near the query: n + r j for -left <= j <= right, as far as they exist; when causal, for j <= 0 alone
@@ -1183,7 +1183,8 @@ only.
 A rank with several shards has their rows one behind the other in its tensors, in the order of their positions. So
 under causality every rank can be given as much to do as the others: with P ranks and 2P shards as equal as can be,
 shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment, or of which one is within reach of
-the other's window, send one another messages of their own, of which a rank can have 2^19 (attention.h).
+the other's window or has global positions, send one another messages of their own, of which a rank can have 2^19
+(attention.h).
 """ struct annulus_shards
     size::Csize_t
     ranks::Int32 # from 1 to 4096; in annulus_context_set_shards() the communicator's, or 0 for it

@@ -25,14 +25,23 @@ class CommTest(unittest.TestCase):
                         config = annulus.Config([(16, 1), (96, 4)], causal=True, exchange=exchange)
                         self.compare(config, lengths, shards)
 
+    def test_longformer_on_ranks_equals_one_rank(self):
+        for exchange in ("ring", "gather"):
+            for lengths in ([33, 31, 32], [1, 0, 95]):
+                with self.subTest(exchange=exchange, lengths=lengths):
+                    self.compare(annulus.Config.longformer(7, global_tokens=3, exchange=exchange), lengths, None)
+
     def test_ranks_with_several_shards_equal_one_rank(self):
-        config = annulus.Config([(16, 1), (96, 4)], causal=True)
+        for config in (annulus.Config([(16, 1), (96, 4)], causal=True), annulus.Config.longformer(9, global_tokens=5)):
+            self.compare_shards(config)
+
+    def compare_shards(self, config):
         q, k, v, d_out = ARRAYS
         context = annulus.Context(config)
         out, lse = context.forward(q, k, v)
         wanted = [out, lse, *context.backward(q, k, v, out, lse, d_out)]
         for shards in (annulus.Shards.zigzag(96, 3), annulus.Shards([40, 0, 7, 30, 19], [2, 0, 0, 2, 1])):
-            with self.subTest(shards=shards):
+            with self.subTest(shards=shards, config=config):
                 found = [None] * 3
 
                 def work(end):

@@ -267,7 +267,9 @@ bool finds_all(const BackwardStep &step) {
 void expect_sound_rest(KeyScope scope, const BackwardPlan &backward, bool only_v) {
     ASSERT_LE(backward.first_of_rest, backward.steps.size());
     const bool has_rest = backward.first_of_rest < backward.steps.size();
-    EXPECT_EQ(has_rest, !only_v && scope != KeyScope::all_keys && !(backward.stored && scope == KeyScope::own_keys));
+    const bool has_work = scope == KeyScope::own_keys || !backward.queries.grids.empty(); // else no query has a key
+    EXPECT_EQ(has_rest,
+              !only_v && scope != KeyScope::all_keys && has_work && !(backward.stored && scope == KeyScope::own_keys));
     if (!has_rest)
         return;
     if (std::ranges::any_of(backward.steps, finds_all)) {
@@ -448,12 +450,7 @@ ForwardPlan forward_of_sequences(OtherRows other_rows) {
     return plan_forward(plan_of_rows(plans), KeyScope::all_keys, std::move(grids), shape, multiprocessors, 0);
 }
 
-// Ranks do not share sequences with global positions.
-std::vector<KeyScope> scopes_of(const Plan &plan) {
-    if (plan.has_global_positions())
-        return {KeyScope::all_keys};
-    return {KeyScope::all_keys, KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys};
-}
+constexpr std::array scopes{KeyScope::all_keys, KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys};
 
 // Checks calls whose gradients are added to, or have another dtype. A call needs the most workspace if all gradients
 // are like that.
@@ -469,7 +466,7 @@ void expect_sound_targets(const Problem &problem) {
         annulus::Problem sizes = plan_problem_of(problem);
         sizes.gradients = targets;
         const Plan plan(pattern_of(problem), sizes);
-        for (const KeyScope scope : scopes_of(plan))
+        for (const KeyScope scope : scopes)
             expect_sound(plan, scope, backward_of(plan, scope, 0));
         const std::size_t bytes = backward_bytes(plan, backward_of(plan, KeyScope::all_keys, 0));
         EXPECT_LE(bytes, most.value_or(bytes));
@@ -483,7 +480,7 @@ void expect_sound_targets(const Problem &problem) {
 void expect_sound(const Problem &problem) {
     SCOPED_TRACE(testing::Message() << problem);
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    for (const KeyScope scope : scopes_of(plan)) {
+    for (const KeyScope scope : scopes) {
         SCOPED_TRACE(testing::Message() << "key scope " << static_cast<int>(scope));
         for (const std::uint64_t limit :
              {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{16} << 20, std::uint64_t{512} << 20}) {
@@ -516,6 +513,32 @@ TEST_P(RandomPlans, AreSound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Many, RandomPlans, testing::Range(0, 300));
+
+// Other ranks may have global keys or queries for any row of a rank.
+TEST(OwnKeys, FinishRowsUnlessPositionsAreGlobal) {
+    for (const bool has_global : {false, true})
+        for (const std::int64_t length : {64, 512, 70001}) {
+            Problem problem = {.length = 200003,
+                               .heads = 16,
+                               .branches = {{.segment = 64}, {.segment = 2048, .dilation = 64}},
+                               .dtype = ANNULUS_BFLOAT16};
+            if (has_global)
+                problem.branches.push_back(global_spec(3, 2));
+            SCOPED_TRACE(testing::Message() << problem << "length " << length);
+            annulus::Problem sizes = plan_problem_of(problem);
+            sizes.queries = sizes.keys = {2048, length};
+            const Plan plan(pattern_of(problem), sizes);
+            const ForwardPlan forward = forward_of(plan, KeyScope::own_keys, 0);
+            EXPECT_EQ(std::ranges::any_of(forward.steps,
+                                          [](const ForwardStep &step) {
+                                              return step.launch.destination == Destination::outputs_or_partial;
+                                          }),
+                      !has_global);
+            const BackwardPlan backward = backward_of(plan, KeyScope::own_keys, 0);
+            EXPECT_EQ(backward.queries.finishes, !has_global);
+            EXPECT_EQ(backward.keys.finishes, !has_global);
+        }
+}
 
 Problem large_split_problem(bool causal) {
     return {.batch = 2,

@@ -395,6 +395,33 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
         }
     }
 
+    // Checks a step in which the queries of a rank attend to keys of another rank.
+    template <bool rows_are_keys, int range_block_rows, int row_blocks>
+    void check_received(GridResult what, const Window &queries, const Window &keys) const {
+        SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " queries from "
+                                        << queries.start << " keys from " << keys.start);
+        annulus::Problem sizes = plan_problem_of(problem_);
+        sizes.queries = queries;
+        sizes.keys = keys;
+        const Plan plan(pattern_of(problem_), sizes);
+        const std::vector<PlannedGrid> passes = make_grids(plan, what, {row_blocks, range_block_rows});
+        ASSERT_EQ(grids_refusal(plan, passes), nullptr);
+        Search<rows_are_keys, range_block_rows, row_blocks> search;
+        for (const PlannedGrid &planned : passes)
+            if (planned.tiles.sequence.row_count > 0)
+                visit(search, planned.tiles);
+        const auto is_inside = [](const Window &window, std::int64_t position) {
+            return position >= window.start && position < window.end();
+        };
+        auto pairs = wanted(rows_are_keys);
+        const Window &rows = rows_are_keys ? keys : queries, &others = rows_are_keys ? queries : keys;
+        for (auto &[row, met] : pairs)
+            std::erase_if(met, [&, position = std::get<2>(row)](std::int64_t other) {
+                return !is_inside(rows, position) || !is_inside(others, other);
+            });
+        expect_same(search.met, pairs);
+    }
+
     // Checks several sequences in the rows, some of equal lengths, with gaps between them. Each pair of each sequence
     // is visited once, and no other pair.
     template <bool rows_are_keys, int range_block_rows, int row_blocks> void check_sequences(GridResult what) const {
@@ -456,7 +483,7 @@ TEST_P(Tiles, OfSeveralSequencesVisitEachPairOnce) {
 
 TEST_P(Tiles, OfAFirstStepHaveSumsWhereOthersAddToThem) {
     if (has_global_positions())
-        GTEST_SKIP() << "ranks do not share sequences with global positions";
+        GTEST_SKIP() << "beside global positions no row is finished";
     problem_.kv_heads = problem_.heads;
     problem_.batch = 1;
     problem_.window.reset();
@@ -465,6 +492,23 @@ TEST_P(Tiles, OfAFirstStepHaveSumsWhereOthersAddToThem) {
         check_first_step<false, 128, 3>(GridResult::outputs, shard);
         check_first_step<false, 64, 3>(GridResult::query_gradients, shard);
         check_first_step<true, 128, 2>(GridResult::key_gradients, shard);
+    }
+}
+
+TEST_P(Tiles, OfReceivedKeysVisitEachPairOnce) {
+    if (!has_windows())
+        GTEST_SKIP() << "all pairs of a segment are tested as a whole call";
+    problem_.window.reset();
+    problem_.causal = problem_.zero_keys = false; // the keys are before the queries or after them
+    const std::int64_t border = problem_.length / 3, after = problem_.length - border;
+    for (const auto &[queries, keys] : {std::pair(Window{0, border}, Window{border, after}),
+                                        {Window{border, after}, Window{0, border}},
+                                        {Window{border, 1}, Window{border + 1, after - 1}}}) {
+        if (queries.length == 0 || keys.length == 0)
+            continue;
+        check_received<false, 128, 3>(GridResult::outputs, queries, keys);
+        check_received<false, 32, 2>(GridResult::query_gradients, queries, keys);
+        check_received<true, 64, 3>(GridResult::key_gradients, queries, keys);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "cuda/gemm/call.hpp"
 #include "cuda/gemm/layout.hpp"
 #include "cuda/gemm/tiles.hpp"
+#include "ranks/shard_plan.hpp"
 
 #include "support/mask.hpp"
 #include "support/plan.hpp"
@@ -160,38 +161,43 @@ bool has_row(const Segment &segment, std::int64_t first, std::int64_t stride, st
     return false;
 }
 
-// Checks the tiles of two ranks with the positions before and after `border`, each with its own queries and the keys
-// of the other rank. A rank has received only the keys that its queries attend to. The other rows of its slots hold
-// anything, NaN too, so no tile may read them.
-void expect_received_keys_alone(Problem problem, std::int64_t border, std::int64_t tile_size) {
+// Checks the tiles of the keys that ranks with shards of these lengths receive. A rank has received only the keys that
+// its queries attend to. The other rows of its slots hold anything, NaN too, so no tile may read them.
+void expect_received_keys_alone(Problem problem, const std::vector<std::int64_t> &lengths, std::int64_t tile_size) {
     problem.window.reset();
-    problem.causal = problem.zero_keys = false;
-    SCOPED_TRACE(testing::Message() << problem << "border " << border << " tile " << tile_size);
-    const Mask mask(problem);
-    const Window before{0, border}, after{border, problem.length - border};
-    for (const auto &[queries, keys] : {std::pair(before, after), {after, before}}) {
-        std::set<Row> received;
-        for (std::int64_t n = queries.start; n < queries.end(); ++n)
-            for (std::int32_t head = 0; head < problem.heads; ++head)
-                for (const std::int64_t m : mask.keys(n, head).positions)
-                    received.insert({0, problem.kv_head(head), m});
-        annulus::Problem sizes = plan_problem_of(problem);
-        sizes.queries = queries;
-        sizes.keys = keys;
-        const Plan plan(pattern_of(problem), sizes);
-        std::vector<TileSet> sets;
-        for (const BranchPlan &branch : plan.branches())
-            make_tiles(plan, branch, {0, 1, 0, problem.heads, queries, keys}, tile_size, sets);
-        for (const TileSet &set : sets)
-            for (std::int64_t i = 0; i < set.count(); ++i) {
-                const Tile tile = tile_at(set, i);
-                const Segment segment{{tile.segment_start, set.curve.length()}, set.curve};
-                const bool has_queries = has_row(segment, tile.query, set.query_stride, set.queries,
-                                                 [&](std::int64_t n) { return contains(queries, n); });
-                const bool reads_others = has_row(segment, tile.key, set.key_stride, set.keys, [&](std::int64_t m) {
-                    return contains(keys, m) && !received.contains({0, problem.kv_head(tile.head), m});
-                });
-                ASSERT_FALSE(has_queries && reads_others) << "head " << tile.head << " keys from " << tile.key;
+    SCOPED_TRACE(testing::Message() << problem << "shards " << testing::PrintToString(lengths) << " tile "
+                                    << tile_size);
+    const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), make_shards(lengths),
+                             ANNULUS_EXCHANGE_GATHER);
+    for (int rank = 0; rank < static_cast<int>(lengths.size()); ++rank) {
+        Steps steps(call_planning_steps);
+        const ShardPlan shard(layout, rank, steps);
+        for (const std::vector<ReceivedKeys> &round : shard.received())
+            for (const ReceivedKeys &received : round) {
+                std::set<Row> rows;
+                for (const Message *const message : received.messages)
+                    for (std::int32_t kv_head = 0; kv_head < problem.kv(); ++kv_head)
+                        for_each_row(received.plan, *message, kv_head, [&](std::int64_t m) {
+                            rows.insert({0, kv_head, m});
+                        });
+                const auto &[queries, keys] = std::pair(received.plan.problem().queries, received.plan.problem().keys);
+                std::vector<TileSet> sets;
+                for (const BranchPlan &branch : received.plan.branches())
+                    make_tiles(received.plan, branch, {0, 1, 0, problem.heads, queries, keys}, tile_size, sets);
+                for (const TileSet &set : sets) {
+                    ASSERT_TRUE(set.keys <= 1 || set.key_stride % received.stride == 0);
+                    for (std::int64_t i = 0; i < set.count(); ++i) {
+                        const Tile tile = tile_at(set, i);
+                        const Segment segment{{tile.segment_start, set.curve.length()}, set.curve};
+                        const bool has_queries = has_row(segment, tile.query, set.query_stride, set.queries,
+                                                         [&](std::int64_t n) { return contains(queries, n); });
+                        const bool reads_others =
+                            has_row(segment, tile.key, set.key_stride, set.keys, [&](std::int64_t m) {
+                                return contains(keys, m) && !rows.contains({0, problem.kv_head(tile.head), m});
+                            });
+                        ASSERT_FALSE(has_queries && reads_others) << "head " << tile.head << " keys from " << tile.key;
+                    }
+                }
             }
     }
 }
@@ -277,8 +283,10 @@ TEST_P(RandomTiles, LimitsAreKept) {
 }
 
 TEST_P(RandomTiles, ReadReceivedKeysAlone) {
-    for (const Problem &problem : {problem_, random_sliding_problem(static_cast<std::uint64_t>(GetParam()))})
-        expect_received_keys_alone(problem, draw(0, problem.length), draw(1, 64));
+    for (const Problem &problem : {problem_, random_sliding_problem(static_cast<std::uint64_t>(GetParam()))}) {
+        const std::int64_t first = draw(0, problem.length), second = draw(0, problem.length - first);
+        expect_received_keys_alone(problem, {first, second, problem.length - first - second}, draw(1, 64));
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Many, RandomTiles, testing::Range(0, 600));
@@ -327,9 +335,9 @@ TEST(LargeTiles, ReadReceivedKeysAlone) {
          .branches = {of_head(0, window_spec(7, 200, 3)), of_head(1, {.segment = 1500, .dilation = 7})}},
     };
     for (const Problem &problem : problems)
-        for (const std::int64_t border : {31, 750, 1203})
+        for (const std::int64_t first : {31, 750, 1203})
             for (const std::int64_t tile : {256, 2048})
-                expect_received_keys_alone(problem, border, tile);
+                expect_received_keys_alone(problem, {first, 1500 - first, 1}, tile);
 }
 
 // The tiles of a window compute little outside it, and a long sequence has no more sets than a short one.

@@ -131,7 +131,7 @@ pub const ANNULUS_QUERY_RESIDUE: annulus_query_rule = 1;
 /// the key's residue is phi, any query
 pub const ANNULUS_QUERY_EVERY: annulus_query_rule = 2;
 
-/// What the keys of a branch are. A context with a communicator (comm.h) of several ranks refuses global positions.
+/// What the keys of a branch are.
 pub type annulus_branch_kind = i32;
 /// those of the query's segment (default)
 pub const ANNULUS_BRANCH_SEGMENTS: annulus_branch_kind = 0;
@@ -569,7 +569,8 @@ pub struct annulus_nccl_id {
 /// A rank with several shards has their rows one behind the other in its tensors, in the order of their positions. So
 /// under causality every rank can be given as much to do as the others: with P ranks and 2P shards as equal as can be,
 /// shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment, or of which one is within reach of
-/// the other's window, send one another messages of their own, of which a rank can have 2^19 (attention.h).
+/// the other's window or has global positions, send one another messages of their own, of which a rank can have 2^19
+/// (attention.h).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_shards {

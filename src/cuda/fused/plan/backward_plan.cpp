@@ -40,7 +40,7 @@ BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, c
         const bool may_write = may_write_rows(problem, which);
         const bool has_results = which == Side::keys || !problem.gradients.only_v;
         side.has_own_partial = is_whole && has_results && (!may_write || share_partial_results(side.grids));
-        side.finishes = may_write && finishes_rows(scope, side.grids);
+        side.finishes = may_write && finishes_rows(plan, scope, side.grids);
         if (side.finishes)
             set_rows_left_partial(grids_of(which), side.grids);
     }
@@ -95,7 +95,7 @@ std::optional<BackwardPlan> plan_in_parts(const Plan &plan, const SideSplits &sp
 std::optional<BackwardPlan> plan_split(const Plan &plan, KeyScope scope, const BackwardShapes &shapes,
                                        int multiprocessors, std::uint64_t limit, const BackwardPlan &whole) {
     const bool is_whole = scope == KeyScope::all_keys;
-    if (has_other_keys(scope) || (is_whole && !plan.problem().gradients.are_plain()))
+    if (is_whole ? !plan.problem().gradients.are_plain() : !may_finish_rows(plan, scope))
         return std::nullopt;
     SideSplits splits;
     for (const Side which : {Side::queries, Side::keys})

@@ -30,7 +30,7 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
     result.grids = std::move(grids);
     result.has_own_partial = scope == KeyScope::all_keys && share_partial_results(result.grids);
     const bool has_partial = scope != KeyScope::all_keys || result.has_own_partial;
-    const bool finishes = finishes_rows(scope, result.grids);
+    const bool finishes = finishes_rows(plan, scope, result.grids);
     // The last launch finishes its rows: every row that meets other keys has been left as a partial result.
     const bool finishes_last = scope == KeyScope::last_keys && !result.grids.empty() && !result.grids.back().curve;
     if (finishes)
@@ -117,7 +117,7 @@ ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGr
     std::optional<BranchSplit> split;
     if (has_other_keys(scope))
         split_ranges_elsewhere(grids, plan, GridResult::outputs, shape, multiprocessors);
-    else if (!are_over_sequences(grids))
+    else if (!are_over_sequences(grids) && (scope == KeyScope::all_keys || may_finish_rows(plan, scope)))
         split = split_branches(grids, plan, GridResult::outputs, shape, multiprocessors, max_grids(scope));
     if (split && scope == KeyScope::own_keys)
         return plan_split(plan, std::move(split->grids), std::nullopt);

@@ -17,8 +17,8 @@ bool must_clear(const std::vector<PlannedGrid> &grids, bool are_all_partial) {
     return grids.empty() || !(grids.front().is_complete || (grids.front().leaves_rows && !are_all_partial));
 }
 
-bool finishes_rows(KeyScope scope, const std::vector<PlannedGrid> &grids) {
-    return scope == KeyScope::own_keys && grids.size() == 1 && !grids.front().curve;
+bool finishes_rows(const Plan &plan, KeyScope scope, const std::vector<PlannedGrid> &grids) {
+    return may_finish_rows(plan, scope) && grids.size() == 1 && !grids.front().curve;
 }
 
 void set_rows_left_partial(GridResult what, std::vector<PlannedGrid> &grids) {

@@ -55,9 +55,13 @@ bool share_partial_results(const std::vector<PlannedGrid> &grids);
 // of the call reaches the caller's tensors by way of partial results, also the rows that another call writes later.
 bool must_clear(const std::vector<PlannedGrid> &grids, bool are_all_partial);
 
-// True if the launch over a call's own keys finishes the rows that meet no other keys. One grid in linear order can do
-// that.
-bool finishes_rows(KeyScope scope, const std::vector<PlannedGrid> &grids);
+// True if the launches over a call's own keys may finish the rows that meet no other keys. If some branch is global
+// they may not: then other ranks may have keys or queries for any row.
+inline bool may_finish_rows(const Plan &plan, KeyScope scope) {
+    return scope == KeyScope::own_keys && !plan.has_global_positions();
+}
+// True if the launch over a call's own keys does so. One grid in linear order can do that.
+bool finishes_rows(const Plan &plan, KeyScope scope, const std::vector<PlannedGrid> &grids);
 // Sets in the only one of `grids` which rows it leaves as partial results.
 void set_rows_left_partial(GridResult what, std::vector<PlannedGrid> &grids);
 
