@@ -51,11 +51,10 @@ TEST_F(Nccl, GathersBetweenExchangesByNcclAlone) {
     const Transports transports = make(true);
     run_ranks(ranks_, [&](int rank) {
         int round = 0;
-        for (const std::size_t bytes : {1000, 4097, 1000000, 3})
-            for (int repetition = 0; repetition < 4; ++repetition) { // the second one is captured into a graph
-                expect_exchanges(*transports[rank], rank, 1);
-                expect_gather(*transports[rank], bytes, round++);
-            }
+        for (const std::size_t bytes : {1, 1000, 4097, 1000000, 3}) {
+            expect_exchanges(*transports[rank], rank, 4);
+            expect_gather(*transports[rank], bytes, round++);
+        }
     });
     EXPECT_FALSE(has_board());
 }

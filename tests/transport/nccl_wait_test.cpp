@@ -42,18 +42,6 @@ TEST_F(NcclMissing, FromALaterGatherByNcclAlone) {
     expect_timeout(make_connected(true));
 }
 
-// The gather that the last rank misses is a graph's, and in the second round the one that captures it.
-TEST_F(NcclMissing, FromARepeatedGatherByNcclAlone) {
-    for (const int repetitions : {3, 1}) {
-        const Transports transports = make_connected(true);
-        run_ranks(ranks_, [&](int rank) {
-            for (int i = 0; i < repetitions; ++i)
-                expect_gather(*transports[rank], 1, i);
-        });
-        expect_timeout(transports);
-    }
-}
-
 // begin() gives the GPU a receive to which nothing is sent.
 TEST_F(NcclMissing, FromAnExchange) {
     const Transports transports = make_connected();

@@ -34,8 +34,6 @@ template <auto destroy> struct Destroy {
 template <class Handle, auto destroy> using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 using Stream = Owned<cudaStream_t, cudaStreamDestroy>;
-using Graph = Owned<cudaGraph_t, cudaGraphDestroy>;
-using GraphExec = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 using DeviceBytes = Owned<std::byte *, cudaFree>;
 using PinnedBytes = Owned<std::byte *, cudaFreeHost>;
 

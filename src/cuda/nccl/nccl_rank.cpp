@@ -29,25 +29,6 @@ bool has_ended(const Event &event) noexcept {
     return !is_pending;
 }
 
-// Returns a graph of the work that give() gives the stream.
-template <class Give> GraphExec capture(cudaStream_t stream, const Give &give) {
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
-    cudaGraph_t captured = nullptr;
-    try {
-        give();
-    } catch (...) {
-        cudaStreamEndCapture(stream, &captured);
-        cudaGetLastError(); // clears an error that later checks must not find
-        static_cast<void>(Graph(captured));
-        throw;
-    }
-    check(cudaStreamEndCapture(stream, &captured), "cudaStreamEndCapture");
-    const Graph graph(captured);
-    cudaGraphExec_t instance;
-    check(cudaGraphInstantiate(&instance, captured, 0), "cudaGraphInstantiate");
-    return GraphExec(instance);
-}
-
 } // namespace
 
 NcclRank::NcclRank(ncclComm_t comm, Hold hold, bool only_nccl) : hold_(hold), only_nccl_(only_nccl), comm_(comm) {
@@ -79,7 +60,6 @@ NcclRank::~NcclRank() {
         board_->leave(static_cast<bool>(failure_));
         static_cast<void>(board_.release());
     }
-    gather_graph_.reset();
     if (comm_ && hold_ == Hold::owned)
         close();
     if (may_hang()) {
@@ -285,22 +265,16 @@ void NcclRank::gather_by_nccl(const void *mine, void *all, std::size_t bytes) {
     const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
     const std::size_t part_bytes = sizeof now + bytes, all_bytes = part_bytes * size_;
     const std::size_t offset = part_bytes * rank_;
-    const bool is_repeated = part_bytes == gathered_bytes_;
-    if (!is_repeated) {
-        const auto lock = lock_comm();
-        gather_graph_.reset();
-        has_captured_gather_ = false;
-    }
     reserve(all_bytes);
-    std::byte *const host = host_.get();
+    std::byte *const host = host_.get(), *const memory = memory_.get();
     std::memset(host, 0, all_bytes);
     std::memcpy(host + offset, &now, sizeof now);
     std::memcpy(host + offset + sizeof now, mine, bytes);
-    if (is_repeated && hold_ == Hold::owned)
-        begin_gather_again(part_bytes);
-    else
-        begin_gather(part_bytes);
-    gathered_bytes_ = part_bytes;
+    check(cudaMemcpyAsync(memory, host, all_bytes, cudaMemcpyHostToDevice, stream_.get()), "cudaMemcpyAsync");
+    call([&] {
+        check(nccl().all_gather(memory + offset, memory, part_bytes, ncclUint8, comm_, stream_.get()), "ncclAllGather");
+    });
+    check(cudaMemcpyAsync(host, memory, all_bytes, cudaMemcpyDeviceToHost, stream_.get()), "cudaMemcpyAsync");
     check(cudaEventRecord(gathered_.get(), stream_.get()), "cudaEventRecord");
     await([&] { return is_done(gathered_); });
     for (int i = 0; i < size_; ++i) {
@@ -312,37 +286,6 @@ void NcclRank::gather_by_nccl(const void *mine, void *all, std::size_t bytes) {
         times_[i] = time;
         std::memcpy(static_cast<std::byte *>(all) + i * bytes, part + sizeof now, bytes);
     }
-}
-
-void NcclRank::begin_gather(std::size_t part_bytes) {
-    std::byte *const host = host_.get(), *const memory = memory_.get();
-    const std::size_t all_bytes = part_bytes * size_;
-    check(cudaMemcpyAsync(memory, host, all_bytes, cudaMemcpyHostToDevice, stream_.get()), "cudaMemcpyAsync");
-    call([&] {
-        check(nccl().all_gather(memory + part_bytes * rank_, memory, part_bytes, ncclUint8, comm_, stream_.get()),
-              "ncclAllGather");
-    });
-    check(cudaMemcpyAsync(host, memory, all_bytes, cudaMemcpyDeviceToHost, stream_.get()), "cudaMemcpyAsync");
-}
-
-// NCCL connects ranks in the first gather of a size, which therefore is not captured. The owner of a borrowed
-// communicator could not destroy it while a graph has captured its work.
-void NcclRank::begin_gather_again(std::size_t part_bytes) {
-    GraphExec graph;
-    if (!has_captured_gather_)
-        graph = capture(stream_.get(), [&] { begin_gather(part_bytes); });
-    const auto lock = lock_comm();
-    if (graph)
-        gather_graph_ = std::move(graph);
-    has_captured_gather_ = true;
-    wait_for_batches();
-    check(cudaGraphLaunch(gather_graph_.get(), stream_.get()), "cudaGraphLaunch");
-}
-
-void NcclRank::wait_for_batches() {
-    const std::lock_guard lock(state_mutex_);
-    if (!works_.empty())
-        check(cudaStreamWaitEvent(stream_.get(), works_.back().ended.get(), 0), "cudaStreamWaitEvent");
 }
 
 void NcclRank::begin(const Batch &batch, Device &device, void *stream) {
@@ -423,7 +366,6 @@ void NcclRank::watch_all() noexcept {
     if (!failure_ || hold_ == Hold::borrowed)
         return;
     const std::lock_guard lock(comm_mutex_);
-    gather_graph_.reset(); // NCCL waits for the end of its graphs
     nccl().comm_abort(std::exchange(comm_, nullptr));
 }
 

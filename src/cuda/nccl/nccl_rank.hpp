@@ -90,13 +90,6 @@ class NcclRank final : public Transport {
     void gather_on_board(const void *mine, void *all, std::size_t bytes);
     // Gathers on the device, by NCCL's all-gather.
     void gather_by_nccl(const void *mine, void *all, std::size_t bytes);
-    // Gives the stream a gather of `part_bytes` from each rank, between the copies to and from the device.
-    void begin_gather(std::size_t part_bytes);
-    // Does the same by a graph, which saves the host NCCL's launch. Requires that the last gather was of this size.
-    void begin_gather_again(std::size_t part_bytes);
-    // Lets the stream wait for the batches that were begun. NCCL orders its own launches, but graphs only if its
-    // NCCL_GRAPH_MIXING_SUPPORT is on.
-    void wait_for_batches();
     // Makes room for the parts of all ranks.
     void reserve(std::size_t bytes);
 
@@ -142,9 +135,6 @@ class NcclRank final : public Transport {
     PinnedBytes host_;
     DeviceBytes memory_;
     std::size_t capacity_ = 0;
-    std::size_t gathered_bytes_ = 0; // from each rank, the last time
-    bool has_captured_gather_ = false;
-    GraphExec gather_graph_;          // gathers gathered_bytes_ from each rank; used while comm_mutex_ is locked
     std::vector<std::int64_t> times_; // the times in the ranks' last parts
 
     std::mutex comm_mutex_; // held during all calls of NCCL
