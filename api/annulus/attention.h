@@ -10,7 +10,7 @@
  *
  * If A(n, h) is empty, O is 0, LSE is -infinity and no gradient flows. Sums, softmax statistics and gradients are
  * accumulated in float32, in float64 for float64 tensors. A NaN or infinity in a row reaches only the rows that attend
- * to it.
+ * to it; but on GPUs that of a row which a window gets from another rank may also reach queries near it.
  *
  * At the edge of that type (float32; in brackets float64) this holds. A score scale * Q.K is computed
  * with the factor last, and is off by no more than 2^-20 [2^-49] of scale * sum over d of |Q_d K_d|; O and LSE are
@@ -364,7 +364,8 @@ typedef struct annulus_estimate {
  * annulus_workspace_size() answers.
  *
  * Calls and estimates are ANNULUS_ERROR_UNSUPPORTED where the shards of a rank are in more than 2^19 pairs of a sender
- * and a receiver that share a segment: a plan takes about a kilobyte for each. Where a segment is the whole sequence,
+ * and a receiver that share a segment, or of which one is within the other's window or has global positions; all shards
+ * between a shard and global positions count: a plan takes about a kilobyte for each. Where a segment is the whole sequence,
  * that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
  */
 ANNULUS_API_STATUS annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,

@@ -76,8 +76,9 @@ typedef struct annulus_comm annulus_comm;
  * Bits of annulus_comm_options.flags: 0 to 30 alone, as of annulus_call_flag.
  *
  * Over NCCL, processes of one host agree through shared memory and copy rows from one another's GPU memory. If a rank
- * cannot reach these, as between hosts and between containers, all use NCCL alone. ANNULUS_COMM_ONLY_NCCL makes them
- * do so wherever they are. One rank that has the flag is enough: the ranks tell one another in their first call.
+ * cannot reach another rank's memory, as between hosts and between containers, all ranks use NCCL alone. With
+ * ANNULUS_COMM_ONLY_NCCL all ranks use NCCL alone on one host, too. One rank that has the flag is enough: the ranks
+ * tell one another in their first call.
  *
  * With NCCL alone a call waits for what the call before it exchanges. A rank that is gone is missed when the timeout is
  * over, unless NCCL reports it earlier.

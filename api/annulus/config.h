@@ -270,17 +270,19 @@ ANNULUS_API_STATUS annulus_status annulus_config_get_workspace_limit(const annul
 
 /*
  * How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
- * some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` if for no rank
- * the rows that it then gets take more memory than the K and V of the rank with most rows, or than four times that if
- * the ring has more than 8 hops: the messages of such a ring are small, and each of them costs more than its bytes.
- * Else it is `ring`. It decides for each sequence of a call, the shorter ones first, and counts the rows of all
- * sequences that are gathered. Along the Hilbert order, and in some cases of the query rule `residue`, it counts a
+ * some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` if there is room
+ * for the rows that each rank then gets, else `ring`. The room is
+ *
+ *   - the memory of K and V of the rank with most rows, if the ring has up to 8 hops between shards with rows,
+ *   - four times that memory if it has more: each message of such a ring is small, and costs more than its bytes.
+ *
+ * `auto` decides for each sequence of a call, the shorter ones first, and counts the rows of all gathered sequences. Along the Hilbert order, and in some cases of the query rule `residue`, it counts a
  * shard whole. If it takes more than 2^21 steps (attention.h) to find out, as it can with thousands of unequal shards,
  * or if more than 2^26 pairs of shards share segments, `auto` is `ring`.
  */
 typedef enum annulus_exchange ANNULUS_ENUM_INT32 {
     ANNULUS_EXCHANGE_AUTO = 0,  /* one of the two, as said above (default) */
-    ANNULUS_EXCHANGE_RING = 1,  /* in up to ranks - 1 hops: for each sequence memory for the rows of two ranks */
+    ANNULUS_EXCHANGE_RING = 1,  /* in up to shards - 1 hops: for each shard of a sequence the rows of two others */
     ANNULUS_EXCHANGE_GATHER = 2 /* all at once: memory for all rows that the rank's queries attend to */
 } annulus_exchange;
 

@@ -48,10 +48,12 @@ CreationOptions checked_options(const annulus_comm_options *options, std::uint64
         throw Error(ANNULUS_ERROR_ARGUMENT, "creation_timeout of options is %g; it must be a finite number, at least 0",
                     given.creation_timeout);
     if ((given.flags & ~flags) != 0)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "flags of options is %llu; here it must be 0%s%s",
+        throw Error(ANNULUS_ERROR_ARGUMENT, "flags of options is %llu; here it must be 0%s",
                     static_cast<unsigned long long>(given.flags),
-                    (flags & ANNULUS_COMM_ONLY_NCCL) != 0 ? " or ANNULUS_COMM_ONLY_NCCL (2)" : "",
-                    (flags & ANNULUS_COMM_MAY_ABORT) != 0 ? ", ANNULUS_COMM_MAY_ABORT (1), or their sum" : "");
+                    flags == 0                        ? ""
+                    : flags == ANNULUS_COMM_ONLY_NCCL ? " or ANNULUS_COMM_ONLY_NCCL (2)"
+                                                      : ", ANNULUS_COMM_MAY_ABORT (1), ANNULUS_COMM_ONLY_NCCL (2) or "
+                                                        "their sum");
     return {given.creation_timeout == 0 ? default_timeout : Transport::Seconds(given.creation_timeout), given.flags};
 }
 

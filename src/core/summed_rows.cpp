@@ -9,11 +9,14 @@ SummedRows::SummedRows(const Plan &shard) : plan_(shard) {
     if (plan_.problem().queries.length > 0)
         for (const BranchPlan &branch : plan_.branches())
             add_bands(branch);
-    std::ranges::stable_sort(bands_, {}, &Band::stride);
+    std::ranges::stable_sort(bands_, {}, [](const Band &band) { return std::pair(band.stride, -band.rows.length); });
     drop_contained();
-    for (Band &band : bands_) {
-        band.first_row = count_;
-        count_ += divide_up(band.rows.length, band.stride);
+    for (std::size_t i = 0; i < bands_.size(); ++i) {
+        Band &band = bands_[i];
+        for (const Band &other : std::span(bands_).first(i))
+            if (band.shares_a_head(other))
+                band.first_row = std::max(band.first_row, other.end_row());
+        count_ = std::max(count_, band.end_row());
     }
 }
 
@@ -40,13 +43,12 @@ void SummedRows::add_bands(const BranchPlan &branch) {
     add(after, last);
 }
 
-// Drops bands inside another band that has all queries of all heads.
+// Drops bands inside another band that has all queries of their heads.
 void SummedRows::drop_contained() {
     std::vector<Band> kept;
     for (const Band &band : bands_)
         if (std::ranges::none_of(kept, [&](const Band &other) {
-                return other.stride == 1 && other.has_all_heads(plan_.problem()) &&
-                       intersect(other.rows, band.rows) == band.rows;
+                return other.stride == 1 && other.has_heads_of(band) && intersect(other.rows, band.rows) == band.rows;
             }))
             kept.push_back(band);
     bands_ = std::move(kept);

@@ -52,9 +52,14 @@ class SummedRows {
             return position >= rows.start && position < rows.end() && branch->serves(head) &&
                    (position - origin(head)) % stride == 0;
         }
-        bool has_all_heads(const Problem &problem) const {
-            return branch->first_head() <= 0 && branch->first_head() + branch->head_count() >= problem.heads;
+        std::int32_t end_head() const { return branch->first_head() + branch->head_count(); }
+        bool shares_a_head(const Band &other) const {
+            return branch->first_head() < other.end_head() && other.branch->first_head() < end_head();
         }
+        bool has_heads_of(const Band &other) const {
+            return branch->first_head() <= other.branch->first_head() && other.end_head() <= end_head();
+        }
+        std::int64_t end_row() const { return first_row + divide_up(rows.length, stride); }
     };
 
     static bool has(std::span<const Band> bands, std::int32_t head, std::int64_t position) {

@@ -250,7 +250,9 @@ Shards balance_shards(const Pattern &pattern, const CallProblem &problem, int ra
     const auto small =
         std::ranges::partition_point(by_size, [&](std::size_t i) { return items[i].pairs > share * (1 + slack); });
     const auto least_cut = static_cast<std::size_t>(small - by_size.begin());
-    std::vector<std::size_t> cuts{least_cut, by_size.size()};
+    std::vector<std::size_t> cuts{least_cut};
+    if (least_cut < by_size.size())
+        cuts.push_back(by_size.size());
     for (std::size_t cut = least_cut + 1; cut < by_size.size(); cut += 1 + (cut - least_cut) / 4)
         cuts.push_back(cut);
     for (const std::size_t cut : cuts) {

@@ -33,13 +33,15 @@ class GatherBound {
     };
 
     // Finds the branches that reach beyond the border, in ascending order of their reach.
-    void find_reaches(bool is_before, const Window &queries) {
+    void find_reaches_of_receiver(bool is_before, const Window &queries) {
         reaches_.clear();
         for (const BranchPlan &branch : plan_.branches()) {
+            if (intersect(branch.query_range(), queries).length == 0)
+                continue;
             const Segment segment = branch.segment_at(is_before ? queries.start : queries.end() - 1);
-            const Window &range = segment.range;
-            const std::int64_t length = is_before ? std::min(queries.start - range.start, branch.bounds().before)
-                                                  : std::min(range.end() - queries.end(), branch.bounds().after);
+            const Window keys = intersect(segment.range, branch.key_range());
+            const std::int64_t length = is_before ? std::min(queries.start - keys.start, branch.bounds().before)
+                                                  : std::min(keys.end() - queries.end(), branch.bounds().after);
             if (length > 0)
                 reaches_.push_back({&branch, segment, length});
         }
@@ -73,7 +75,7 @@ class GatherBound {
     // Returns the bound for the shards before a shard, or after it. Shards that the same branches reach lie side by
     // side. Each of them sends at most a slot for each stride of its keys, and one more.
     std::int64_t slots_from(bool is_before, const Window &queries) {
-        find_reaches(is_before, queries);
+        find_reaches_of_receiver(is_before, queries);
         if (reaches_.empty())
             return 0;
         const auto reached = [&](std::int64_t length) {
@@ -198,7 +200,7 @@ class GatherCount {
 
     // Finds how many positions the segments at the shard's border extend beyond it, as far as windows and global
     // positions allow, in ascending order; and the largest such number of a window.
-    void find_reaches(const Window &keys, bool is_forward) {
+    void find_reaches_of_sender(const Window &keys, bool is_forward) {
         reaches_.clear();
         window_reach_ = 0;
         for (const BranchPlan &branch : plan_.branches()) {
@@ -215,7 +217,7 @@ class GatherCount {
 
     bool add_messages_of(int from, bool is_forward, SlotCounter &slot_counter) {
         const Window &keys = shard(from);
-        find_reaches(keys, is_forward);
+        find_reaches_of_sender(keys, is_forward);
         std::size_t short_reach_count = 0;
         const int ranks = static_cast<int>(shards_.size()), step = is_forward ? 1 : -1;
         for (int to = from + step; to >= 0 && to < ranks; to += step) {

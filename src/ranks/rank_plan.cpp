@@ -96,7 +96,8 @@ void RankPlan::share(Making &making, const Sequence &sequence, SequenceShards sh
         making.shard_pairs += layout.owner(index) == making.rank ? layout.reachable_pairs(index) : 0;
     if (making.shard_pairs > max_shard_pairs)
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
-                    "%zu shards are too many for segments as long as these: planning for rank %d takes %lld pairs "
+                    "%zu shards are too many for segments, windows or global positions that reach so far: planning for "
+                    "rank %d takes %lld pairs "
                     "of a sending and a receiving shard; there may be %lld",
                     making.shards.pieces.size(), making.rank, static_cast<long long>(making.shard_pairs),
                     static_cast<long long>(max_shard_pairs));

@@ -62,9 +62,9 @@ struct SequenceShards {
 // Returns the shards that have a row of a sequence. `rows` are the sequence's.
 SequenceShards shards_of(const Shards &shards, const Window &rows);
 
-// A function of pattern, problem, shards and exchange. Shards that are further apart than every segment is long
-// exchange nothing. Time and memory grow with the number of shards, and with the number of shards in reach of each
-// shard.
+// A function of pattern, problem, shards and exchange. Shards outside one another's
+// reach() exchange nothing. Time and memory grow with the number of shards, and with the number of shards in reach of
+// each shard.
 class ShardLayout {
   public:
     // Ignores the problem's windows. `exchange` is `gather` or `ring`.

@@ -101,6 +101,10 @@ TEST(SummedRows, AreAsManyAsTheClassesOfCutSegments) {
         {near, {1000, 500}, true, 30},
         {near, {1000, 500}, false, 39},
         {near, {1000, 35}, false, 35},
+        // One row for each query: branches of different heads share rows, and smaller bands are inside larger ones.
+        {{with_heads({}, 0, 3), with_heads({}, 3, 4), with_heads({}, 7, 1)}, {100, 301}, false, 301},
+        {{with_heads(global_spec(0, 16, true), 0, 4)}, {100, 301}, false, 301},
+        {{window_spec(255, 255), {}}, {100, 301}, false, 301},
     };
     for (const Counted &row : table) {
         Problem problem{.length = 4096, .heads = 8, .branches = row.branches, .causal = row.causal};

@@ -211,8 +211,8 @@ std::uint64_t curve_bytes(const annulus_problem &problem, annulus_pass pass, ann
     return 8 * static_cast<std::uint64_t>(rows) * curves + static_cast<std::uint64_t>(copies);
 }
 
-// Returns the bytes of the float32 sums and softmax states that ranks keep on GPUs, without what the estimate for a CPU
-// has: that keeps fewer.
+// Returns an upper bound of the bytes that the estimate, which is for a CPU, lacks: float32 sums and softmax states on
+// GPUs. The sums of O that a CPU keeps, too, count twice.
 std::uint64_t sums_of_ranks(const annulus_problem &problem, annulus_pass pass, const annulus_estimate &estimate,
                             std::int64_t rows) {
     const auto dim = static_cast<std::uint64_t>(problem.head_dim);
@@ -222,8 +222,8 @@ std::uint64_t sums_of_ranks(const annulus_problem &problem, annulus_pass pass, c
         return estimate.received_bytes == 0 ? 0 : 4 * (dim + 2) * query_rows;
     if (estimate.sent_bytes + estimate.received_bytes == 0)
         return 0;
-    const bool has_gradients = dtype_bytes(problem.dtype) == 2;
-    return 8 * query_rows + (has_gradients ? 0 : 4 * dim * (query_rows + 2 * key_rows));
+    const bool estimate_has_gradients = dtype_bytes(problem.dtype) == 2;
+    return 8 * query_rows + (estimate_has_gradients ? 0 : 4 * dim * (query_rows + 2 * key_rows));
 }
 
 // Returns the most bytes that an engine takes.

@@ -17,8 +17,8 @@
 
 namespace annulus {
 
-// A worker's pieces of the workspace, with their shapes. No two workers share memory, except that all add to the
-// partial results of a part of a call.
+// A worker's pieces of the workspace, with their shapes. No two workers share memory, except that all add to
+// partial results that several key scopes share.
 struct WorkerMemory {
     float2 *state;      // [query_rows], forward
     float *o;           // [query_rows, D]: O, or dQ

@@ -143,7 +143,8 @@ class GemmExecutable final : public Executable {
     }
 
   private:
-    // Makes all workers add to the partial results. The part with the own keys initialises them first.
+    // Makes all workers add to the partial results. The executable for the own keys initialises them
+    // first.
     void use_partial_results(GemmRun &run) const {
         const CudaCall &call = run.call;
         const Problem &problem = call.problem();
@@ -189,7 +190,8 @@ class GemmExecutable final : public Executable {
         at_work.join();
     }
 
-    // Recomputes rows before other parts add to the partial results.
+    // Recomputes rows before other executables add to the partial results. Windows hide received keys, too: a NaN or
+    // infinity in such a key stays, since the partial results hold the sums of other keys already.
     void recompute_partial_results(const GemmRun &run) const {
         const CudaCall &call = run.call;
         const RowContext rows = call.row_context(run.memory.branches, nullptr);

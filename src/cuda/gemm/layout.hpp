@@ -33,8 +33,8 @@ struct BlockGrid {
     Block block(const Plan &plan, std::int64_t i) const;
 };
 
-// The place of blocks' results during the computation: a state of their own, the caller's tensors (direct), or the
-// partial results of a part of a call, which all blocks share.
+// The place of blocks' results during the computation: a state of their own, the caller's tensors (direct), or
+// partial results that several key scopes and all blocks share.
 enum class Results { in_state, direct, in_partial };
 
 struct GemmLayout {

@@ -74,7 +74,7 @@ void Worker::begin_block() {
     }
     if (const KeyScope scope = context_.run.scope; scope != KeyScope::all_keys) {
         partial_block_ = call.whole();
-        // Forward, the part with the own keys has only the state set, which says that O holds nothing yet.
+        // Forward, the executable for the own keys has only the state set, which says that O holds nothing yet.
         partial_is_set_ = !context_.run.is_forward() || scope != KeyScope::own_keys;
         return;
     }

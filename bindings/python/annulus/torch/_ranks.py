@@ -50,7 +50,7 @@ def _threads(device: torch.device) -> int:
 _numbers = itertools.count(1)
 _by_number: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 _by_group: dict = {}
-_only_nccl: dict = {}  # what reconnect() was told of a group
+_only_nccl: set = set()  # the groups that reconnect() was told so of
 
 
 def is_group(group: Any) -> bool:
@@ -83,7 +83,7 @@ def _comm_of_group(group: Any, device: torch.device) -> Comm:
             dist.get_world_size(group),
             dist.get_rank(group),
             device.index,
-            only_nccl=_only_nccl.get(group, False),
+            only_nccl=group in _only_nccl,
         )
     return _by_group[key]
 
@@ -103,8 +103,10 @@ def reconnect(process_group: Any, *, only_nccl: Optional[bool] = None) -> None:
 
     if not isinstance(process_group, dist.ProcessGroup):
         raise ArgumentError(f"process_group is {process_group!r}; it must be a group of torch.distributed")
-    if only_nccl is not None:
-        _only_nccl[process_group] = flag("only_nccl", only_nccl)
+    if only_nccl is not None and flag("only_nccl", only_nccl):
+        _only_nccl.add(process_group)
+    elif only_nccl is not None:
+        _only_nccl.discard(process_group)
     for key in [key for key in _by_group if key[0] == process_group]:
         comm = _by_group.pop(key)
         comm.abort()

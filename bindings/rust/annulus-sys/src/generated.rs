@@ -248,17 +248,21 @@ pub const fn ANNULUS_BRANCH_INIT(segment_length: i64, dilation: i64) -> annulus_
 }
 
 /// How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
-/// some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` if for no rank
-/// the rows that it then gets take more memory than the K and V of the rank with most rows, or than four times that if
-/// the ring has more than 8 hops: the messages of such a ring are small, and each of them costs more than its bytes.
-/// Else it is `ring`. It decides for each sequence of a call, the shorter ones first, and counts the rows of all
-/// sequences that are gathered. Along the Hilbert order, and in some cases of the query rule `residue`, it counts a
+/// some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` if there is room
+/// for the rows that each rank then gets, else `ring`. The room is
+///
+/// ```text
+/// - the memory of K and V of the rank with most rows, if the ring has up to 8 hops between shards with rows,
+/// - four times that memory if it has more: each message of such a ring is small, and costs more than its bytes.
+/// ```
+///
+/// `auto` decides for each sequence of a call, the shorter ones first, and counts the rows of all gathered sequences. Along the Hilbert order, and in some cases of the query rule `residue`, it counts a
 /// shard whole. If it takes more than 2^21 steps (attention.h) to find out, as it can with thousands of unequal shards,
 /// or if more than 2^26 pairs of shards share segments, `auto` is `ring`.
 pub type annulus_exchange = i32;
 /// one of the two, as said above (default)
 pub const ANNULUS_EXCHANGE_AUTO: annulus_exchange = 0;
-/// in up to ranks - 1 hops: for each sequence memory for the rows of two ranks
+/// in up to shards - 1 hops: for each shard of a sequence the rows of two others
 pub const ANNULUS_EXCHANGE_RING: annulus_exchange = 1;
 /// all at once: memory for all rows that the rank's queries attend to
 pub const ANNULUS_EXCHANGE_GATHER: annulus_exchange = 2;
@@ -523,8 +527,9 @@ pub struct annulus_comm {
 /// Bits of annulus_comm_options.flags: 0 to 30 alone, as of annulus_call_flag.
 ///
 /// Over NCCL, processes of one host agree through shared memory and copy rows from one another's GPU memory. If a rank
-/// cannot reach these, as between hosts and between containers, all use NCCL alone. ANNULUS_COMM_ONLY_NCCL makes them
-/// do so wherever they are. One rank that has the flag is enough: the ranks tell one another in their first call.
+/// cannot reach another rank's memory, as between hosts and between containers, all ranks use NCCL alone. With
+/// ANNULUS_COMM_ONLY_NCCL all ranks use NCCL alone on one host, too. One rank that has the flag is enough: the ranks
+/// tell one another in their first call.
 ///
 /// With NCCL alone a call waits for what the call before it exchanges. A rank that is gone is missed when the timeout is
 /// over, unless NCCL reports it earlier.
@@ -1128,7 +1133,8 @@ extern "C" {
     /// annulus_workspace_size() answers.
     ///
     /// Calls and estimates are ANNULUS_ERROR_UNSUPPORTED where the shards of a rank are in more than 2^19 pairs of a sender
-    /// and a receiver that share a segment: a plan takes about a kilobyte for each. Where a segment is the whole sequence,
+    /// and a receiver that share a segment, or of which one is within the other's window or has global positions; all shards
+    /// between a shard and global positions count: a plan takes about a kilobyte for each. Where a segment is the whole sequence,
     /// that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
     pub fn annulus_estimate_problem(
         context: *mut annulus_context,

@@ -108,9 +108,10 @@ impl fmt::Debug for Engine {
 pub struct Exchange(pub(crate) sys::annulus_exchange);
 
 impl Exchange {
-    /// Gather if the gathered rows take no more memory than the longest shard's own rows, else ring.
+    /// Gather if no rank receives rows of more memory than K and V of the rank with most rows, or than four times that
+    /// if the ring has more than 8 hops; else ring.
     pub const AUTO: Exchange = Exchange(sys::ANNULUS_EXCHANGE_AUTO);
-    /// In up to ranks − 1 hops: memory for the rows of two ranks at a time.
+    /// In up to shards − 1 hops: for each shard of a sequence memory for the rows of two other shards.
     pub const RING: Exchange = Exchange(sys::ANNULUS_EXCHANGE_RING);
     /// All at once: memory for all rows that the rank's queries attend to.
     pub const GATHER: Exchange = Exchange(sys::ANNULUS_EXCHANGE_GATHER);
