@@ -58,6 +58,9 @@ class NcclRank final : public Transport {
     std::optional<Error> failure() const override { return failure_.get(); }
 
   private:
+    // How long closing waits for NCCL, and for work that other ranks hold up.
+    static constexpr Seconds closing_time{2};
+
     // Work of the GPU between two events. Its timeout starts when the GPU reaches the first event.
     struct Work {
         Event begun = make_event(), ended = make_event();
