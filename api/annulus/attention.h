@@ -365,8 +365,8 @@ typedef struct annulus_estimate {
  *
  * Calls and estimates are ANNULUS_ERROR_UNSUPPORTED where the shards of a rank are in more than 2^19 pairs of a sender
  * and a receiver that share a segment, or of which one is within the other's window or has global positions; all shards
- * between a shard and global positions count: a plan takes about a kilobyte for each. Where a segment is the whole sequence,
- * that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
+ * between a shard and global positions count: a plan takes about a kilobyte for each. Where a segment is the whole
+ * sequence, that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
  */
 ANNULUS_API_STATUS annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,
                                                            annulus_pass pass, int32_t branch,

@@ -276,9 +276,10 @@ ANNULUS_API_STATUS annulus_status annulus_config_get_workspace_limit(const annul
  *   - the memory of K and V of the rank with most rows, if the ring has up to 8 hops between shards with rows,
  *   - four times that memory if it has more: each message of such a ring is small, and costs more than its bytes.
  *
- * `auto` decides for each sequence of a call, the shorter ones first, and counts the rows of all gathered sequences. Along the Hilbert order, and in some cases of the query rule `residue`, it counts a
- * shard whole. If it takes more than 2^21 steps (attention.h) to find out, as it can with thousands of unequal shards,
- * or if more than 2^26 pairs of shards share segments, `auto` is `ring`.
+ * `auto` decides for each sequence of a call, the shorter ones first, and counts the rows of all gathered sequences.
+ * Along the Hilbert order, and in some cases of the query rule `residue`, it counts a shard whole. If it takes more
+ * than 2^21 steps (attention.h) to find out, as it can with thousands of unequal shards, or if more than 2^26 pairs of
+ * shards share segments, `auto` is `ring`.
  */
 typedef enum annulus_exchange ANNULUS_ENUM_INT32 {
     ANNULUS_EXCHANGE_AUTO = 0,  /* one of the two, as said above (default) */

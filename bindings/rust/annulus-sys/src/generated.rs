@@ -256,9 +256,10 @@ pub const fn ANNULUS_BRANCH_INIT(segment_length: i64, dilation: i64) -> annulus_
 /// - four times that memory if it has more: each message of such a ring is small, and costs more than its bytes.
 /// ```
 ///
-/// `auto` decides for each sequence of a call, the shorter ones first, and counts the rows of all gathered sequences. Along the Hilbert order, and in some cases of the query rule `residue`, it counts a
-/// shard whole. If it takes more than 2^21 steps (attention.h) to find out, as it can with thousands of unequal shards,
-/// or if more than 2^26 pairs of shards share segments, `auto` is `ring`.
+/// `auto` decides for each sequence of a call, the shorter ones first, and counts the rows of all gathered sequences.
+/// Along the Hilbert order, and in some cases of the query rule `residue`, it counts a shard whole. If it takes more
+/// than 2^21 steps (attention.h) to find out, as it can with thousands of unequal shards, or if more than 2^26 pairs of
+/// shards share segments, `auto` is `ring`.
 pub type annulus_exchange = i32;
 /// one of the two, as said above (default)
 pub const ANNULUS_EXCHANGE_AUTO: annulus_exchange = 0;
@@ -1134,8 +1135,8 @@ extern "C" {
     ///
     /// Calls and estimates are ANNULUS_ERROR_UNSUPPORTED where the shards of a rank are in more than 2^19 pairs of a sender
     /// and a receiver that share a segment, or of which one is within the other's window or has global positions; all shards
-    /// between a shard and global positions count: a plan takes about a kilobyte for each. Where a segment is the whole sequence,
-    /// that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
+    /// between a shard and global positions count: a plan takes about a kilobyte for each. Where a segment is the whole
+    /// sequence, that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
     pub fn annulus_estimate_problem(
         context: *mut annulus_context,
         problem: *const annulus_problem,
