@@ -25,7 +25,7 @@ namespace {
 
 template <class T> class BlockForward {
   public:
-    BlockForward(const Plan &plan, const CallTensors &tensors, const Scratch<T> &scratch)
+    BlockForward(const Plan &plan, const CallTensors &tensors, const ForwardScratch<T> &scratch)
         : plan_(plan), tensors_(tensors), s_(scratch), d_(plan.problem().head_dim) {}
 
     // A block of a batch entry and head.
@@ -261,7 +261,7 @@ template <class T> class BlockForward {
 
     const Plan &plan_;
     const CallTensors &tensors_;
-    Scratch<T> s_;
+    ForwardScratch<T> s_;
     int d_;
 };
 
@@ -276,7 +276,7 @@ std::int64_t block_count(const Plan &plan) {
 
 template <class T> std::size_t forward_bytes(const Plan &plan, int threads) {
     Workspace ledger;
-    ledger.skip(scratch_bytes<T>(plan), std::min<std::int64_t>(threads, block_count(plan)));
+    ledger.skip(forward_scratch_bytes<T>(plan), std::min<std::int64_t>(threads, block_count(plan)));
     return ledger.used();
 }
 
@@ -288,17 +288,17 @@ void for_each_block(const Plan &plan, const CallTensors &tensors, void *workspac
     const Problem &problem = plan.problem();
     const std::int64_t length = block_length(plan);
     const std::int64_t blocks = blocks_of_head(plan);
-    const std::size_t piece = scratch_bytes<T>(plan);
+    const std::size_t piece = forward_scratch_bytes<T>(plan);
     // Last blocks first: under causality they take longest.
     parallel_for(threads, block_count(plan), [&](std::int64_t item, int worker) {
         const auto head = static_cast<std::int32_t>(item % problem.heads);
         const std::int64_t b = item / problem.heads % problem.batch;
         const std::int64_t block = blocks - 1 - item / problem.heads / problem.batch;
-        Scratch<T> scratch{};
+        ForwardScratch<T> scratch{};
         if (workspace) {
             Workspace mine(workspace);
             mine.skip(piece, worker);
-            scratch = book_scratch<T>(mine, plan);
+            scratch = book_forward_scratch<T>(mine, plan);
         }
         const Window rows = intersect({problem.queries.start + block * length, length}, problem.queries);
         work(BlockForward<T>(plan, tensors, scratch), typename BlockForward<T>::Head{b, head, rows});

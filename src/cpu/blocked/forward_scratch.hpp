@@ -33,7 +33,7 @@ inline std::int64_t block_length(const Plan &plan) {
 }
 
 // The memory of a thread that computes a block.
-template <class T> struct Scratch {
+template <class T> struct ForwardScratch {
     // The block.
     T *o;                          // [block, D]
     T *m;                          // [block]
@@ -55,10 +55,10 @@ template <class T> struct Scratch {
     RepeatedKeys::Table *repeated;
 };
 
-template <class T> Scratch<T> book_scratch(Workspace &workspace, const Plan &plan) {
+template <class T> ForwardScratch<T> book_forward_scratch(Workspace &workspace, const Plan &plan) {
     const std::int64_t block = block_length(plan);
     const std::int64_t d = plan.problem().head_dim, keys = key_tile(plan.problem().head_dim);
-    Scratch<T> s;
+    ForwardScratch<T> s;
     s.o = workspace.take<T>(block * d);
     s.m = workspace.take<T>(block);
     s.l = workspace.take<T>(block);
@@ -79,9 +79,9 @@ template <class T> Scratch<T> book_scratch(Workspace &workspace, const Plan &pla
     return s;
 }
 
-template <class T> std::size_t scratch_bytes(const Plan &plan) {
+template <class T> std::size_t forward_scratch_bytes(const Plan &plan) {
     Workspace ledger;
-    book_scratch<T>(ledger, plan);
+    book_forward_scratch<T>(ledger, plan);
     return ledger.used();
 }
 
