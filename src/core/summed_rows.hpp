@@ -69,7 +69,7 @@ class SummedRows {
     void drop_contained();
 
     const Plan plan_;
-    std::vector<Band> bands_; // by stride
+    std::vector<Band> bands_; // by stride, then the longest first
     std::int64_t count_ = 0;
 };
 

@@ -84,8 +84,9 @@ class ShardLayout {
     // Returns the bytes of host memory.
     std::uint64_t bytes() const;
 
-    // Returns the shards with which the shard may exchange messages, and all shards between them, itself included:
-    // those that share a segment of a branch with it, and those that have global positions for its queries or keys.
+    // Returns an interval of shards, the shard included. It holds every shard that shares a segment of a branch with
+    // the shard, and every shard whose global positions attend to the shard's keys or are keys of its queries. The
+    // shard exchanges messages with no other shards.
     const ShardRange &reach(int shard) const { return reaches_[static_cast<std::size_t>(shard)]; }
     // True if causality lets one shard send keys to another.
     bool may_send(int from, int to) const { return from < to || (from > to && !plan_.causal()); }

@@ -154,7 +154,8 @@ template <class Architecture> class FusedForward final : public Executable {
             return write_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
         case ForwardAction::recompute_outputs_of_partial:
             return recompute_outputs_of_partial(problem.dtype, outputs(call, state, o, memory), call.stream);
-        case ForwardAction::recompute_outputs: // all rows, or those that the own keys have finished
+        case ForwardAction::recompute_outputs: // all rows; on a rank the rows that the launch over its own keys
+                                               // finished
             return recompute_outputs(problem.dtype, outputs(call, is_whole ? nullptr : state, o, memory), call.stream);
         case ForwardAction::recompute_partial_outputs:
             return recompute_partial_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
