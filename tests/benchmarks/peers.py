@@ -5,8 +5,9 @@ The peers:
   dense    cuDNN's attention over dense segments. If the case is dense, it is the case itself. Else it is segments of
            2048 in 65,536 tokens, with the case's head dimension and 1024 features; only FLOP rates are compared.
   flash    PyTorch's FlashAttention-2, if the case is dense or a window of dilation 1
-  flash3   FlashAttention-3 for the same cases, from a file of its operators (--flash3). Its backward is not
-           deterministic by default.
+  flash3   FlashAttention-3 for the same cases, from a file of its operators (--flash3)
+  flash4   FlashAttention's kernels in Python (the package flash-attn-4) for the same cases
+  flash3-det, flash4-det  the same with backward's option `deterministic`; without it the bits differ from call to call
   longnet  LongNet's published procedure, forward. Each branch's rows are padded, cut into segments, gathered, attended
            to by cuDNN and scattered. The branches' outputs are weighted by the softmax of their LSEs.
   longnet-flash  the same over PyTorch's FlashAttention-2
@@ -26,6 +27,7 @@ It is not part of the test suite. Exit status: 0; 1 if results disagree; 77 with
 import argparse
 import ctypes
 import dataclasses
+import functools
 import math
 import pathlib
 import random
@@ -241,33 +243,52 @@ class FlashAttention:
             d_out, q, k, v, out, lse.contiguous(), *self.kept[:4], 0.0, self.causal, *self.kept[4:])
 
 
-class FlashAttention3:
-    """FlashAttention-3's own operators on [batch, heads, length, D]. The operators take [batch, length, heads, D]."""
-
-    def __init__(self, causal):
-        self.windowed = WindowedFlashAttention3(causal)
-
-    def forward(self, q, k, v):
-        out, lse = self.windowed.forward(*(x.transpose(1, 2) for x in (q, k, v)))
-        return out.transpose(1, 2), lse
-
-    def backward(self, q, k, v, out, lse, d_out):
-        rows = (x.transpose(1, 2) for x in (q, k, v, out))
-        return [x.transpose(1, 2) for x in self.windowed.backward(*rows, lse, d_out.transpose(1, 2))]
-
-
 class WindowedFlashAttention3:
     """FlashAttention-3's operators on [batch, length, heads, D], with a window."""
 
-    def __init__(self, causal, left=-1, right=-1):
+    def __init__(self, causal, left=-1, right=-1, deterministic=False):
         self.options = {"is_causal": causal, "window_size_left": left, "window_size_right": right}
+        self.deterministic = deterministic
 
     def forward(self, q, k, v):
         out, lse, *_ = torch.ops.flash_attn_3.fwd(q, k, v, num_splits=1, **self.options)
         return out, lse
 
     def backward(self, q, k, v, out, lse, d_out):
-        return torch.ops.flash_attn_3.bwd(d_out, q, k, v, out, lse.contiguous(), **self.options)[:3]
+        return torch.ops.flash_attn_3.bwd(
+            d_out, q, k, v, out, lse.contiguous(), deterministic=self.deterministic, **self.options)[:3]
+
+
+class WindowedFlashAttention4:
+    """FlashAttention's CuTe kernels on [batch, length, heads, D], with a window. They are compiled when first called."""
+
+    def __init__(self, causal, left=None, right=None, deterministic=False):
+        from flash_attn.cute import interface
+
+        self.interface, self.deterministic = interface, deterministic
+        self.options = {"causal": causal and left is None, "window_size_left": left, "window_size_right": right}
+
+    def forward(self, q, k, v):
+        return self.interface._flash_attn_fwd(q, k, v, return_lse=True, **self.options)[:2]
+
+    def backward(self, q, k, v, out, lse, d_out):
+        return self.interface._flash_attn_bwd(
+            q, k, v, out, d_out, lse.contiguous(), deterministic=self.deterministic, **self.options)[:3]
+
+
+class ByLength:
+    """A peer that takes [batch, length, heads, D], on [batch, heads, length, D]."""
+
+    def __init__(self, peer):
+        self.peer = peer
+
+    def forward(self, q, k, v):
+        out, lse = self.peer.forward(*(x.transpose(1, 2) for x in (q, k, v)))
+        return out.transpose(1, 2), lse
+
+    def backward(self, q, k, v, out, lse, d_out):
+        rows = (x.transpose(1, 2) for x in (q, k, v, out))
+        return [x.transpose(1, 2) for x in self.peer.backward(*rows, lse, d_out.transpose(1, 2))]
 
 
 class WindowedFlashAttention:
@@ -459,8 +480,15 @@ class Matmul:
     backward = forward
 
 
-DENSE_PEERS = {"flash": FlashAttention, "flash3": FlashAttention3}
-WINDOW_PEERS = {"flash": WindowedFlashAttention, "flash3": WindowedFlashAttention3}
+WINDOW_PEERS = {"flash": WindowedFlashAttention, "flash3": WindowedFlashAttention3, "flash4": WindowedFlashAttention4,
+                "flash3-det": functools.partial(WindowedFlashAttention3, deterministic=True),
+                "flash4-det": functools.partial(WindowedFlashAttention4, deterministic=True)}
+
+
+def dense_peer(name, causal):
+    return FlashAttention(causal) if name == "flash" else ByLength(WINDOW_PEERS[name](causal))
+
+
 LONGNET_PEERS = {"longnet": CudnnAttention, "longnet-flash": FlashAttention}
 
 
@@ -497,7 +525,7 @@ def contenders(library, case, engines, peers, forward_only):
             peer = make()
             contender = Contender(name, peer, of, peer.forward(*of.qkv), flops, tolerance)
             torch.cuda.synchronize()
-        except RuntimeError as error:
+        except (ImportError, RuntimeError) as error:
             print(f"{case.name}: {name} cannot run: {error}", file=sys.stderr)
             return
         try:
@@ -517,8 +545,8 @@ def contenders(library, case, engines, peers, forward_only):
             dense = case.dense()
             same = {} if dense is case else {"of": Inputs(dense), "flops": dense.flops, "tolerance": None}
             add(name, lambda: Composition(CudnnAttention(dense.causal), dense.branches), **same)
-        elif name in DENSE_PEERS and case.is_dense:
-            add(name, lambda: Composition(DENSE_PEERS[name](case.causal), case.branches))
+        elif name in WINDOW_PEERS and case.is_dense:
+            add(name, lambda: Composition(dense_peer(name, case.causal), case.branches))
         elif name in WINDOW_PEERS and case.window and case.window.dilation == 1:
             add(name, lambda: WINDOW_PEERS[name](case.causal, case.window.left, case.window.right))
         elif case.window:
@@ -591,7 +619,7 @@ class Line:
     def print(self, file):
         for name, rate in self.rates.items():
             ratio = f"{rate / self.rates['dense']:.2f}" if "dense" in self.rates else "-"
-            print(f"{self.case:32} {self.pass_name:9}{name:9}{rate / 1e12:8.1f} TFLOP/s, {ratio} of dense, spread "
+            print(f"{self.case:32} {self.pass_name:9}{name:11}{rate / 1e12:8.1f} TFLOP/s, {ratio} of dense, spread "
                   f"{100 * self.spreads[name]:.1f} %, {self.memory[name] / 2 ** 20:.0f} MiB", file=file, flush=True)
 
 
@@ -631,9 +659,9 @@ def main():
     parser.add_argument("library", help="path of libannulus.so, built with CUDA")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="may be given twice (default: fused)")
     parser.add_argument("--peer", action="append",
-                        choices=("dense", *DENSE_PEERS, *LONGNET_PEERS, "views", "plain", "matmul"),
+                        choices=("dense", *WINDOW_PEERS, *LONGNET_PEERS, "views", "plain", "matmul"),
                         help="may be given several times (default: dense, longnet)")
-    parser.add_argument("--flash3", metavar="FILE", help="library that registers torch.ops.flash_attn_3, for the peer")
+    parser.add_argument("--flash3", metavar="FILE", help="library that registers torch.ops.flash_attn_3, for flash3")
     parser.add_argument("--only", metavar="REGEX", default="", help="cases with such names, as in '^2048.*D=64'")
     parser.add_argument("--rounds", type=int, default=6, help="default 6")
     parser.add_argument("--forward-only", action="store_true")
@@ -648,9 +676,9 @@ def main():
     cases = [case for case in CASES if re.search(arguments.only, case.name)]
     if not cases:
         parser.error("no case has such a name")
-    if "flash3" in peers:
+    if any(name.startswith("flash3") for name in peers):
         if not arguments.flash3:
-            parser.error("--peer flash3 needs --flash3 FILE")
+            parser.error("the peers flash3 and flash3-det need --flash3 FILE")
         torch.ops.load_library(arguments.flash3)
     torch.manual_seed(0)
     random.seed(0)
