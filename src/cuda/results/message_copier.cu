@@ -177,34 +177,40 @@ __device__ std::byte *row_in_tensor(const MoveArguments &a, const RowView &view,
     return static_cast<std::byte *>(view.data) + offset * a.element_bytes;
 }
 
-template <Direction direction, class Unit> __device__ void move_unit(std::byte *in_tensor, std::byte *on_wire) {
-    Unit &tensor = *reinterpret_cast<Unit *>(in_tensor), &wire = *reinterpret_cast<Unit *>(on_wire);
-    if constexpr (direction == Direction::pack)
-        wire = tensor;
-    else if constexpr (direction == Direction::unpack)
-        tensor = wire;
-    else
-        tensor = {tensor.x + wire.x, tensor.y + wire.y, tensor.z + wire.z, tensor.w + wire.w};
-}
+constexpr int move_rows_of_block = 128, units_at_once = 4;
 
-constexpr int move_rows_of_block = 32;
-
-// One thread finds the address of a row; all threads move. Each tensor has a layer of the grid.
+// One thread finds the address of a row; all threads move. A thread reads some units before it writes any, so that it
+// waits for memory once. Each tensor has a layer of the grid.
 template <Direction direction, class Unit>
 __global__ void __launch_bounds__(block_threads) move_kernel(const ANNULUS_GRID_CONSTANT MoveArguments a) {
     __shared__ std::byte *tensor_rows[move_rows_of_block];
     const RowMove::Ends &ends = a.tensor_ends[blockIdx.y];
-    auto *const wire = static_cast<std::byte *>(ends.wire);
     const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * move_rows_of_block;
+    Unit *const wire = reinterpret_cast<Unit *>(static_cast<std::byte *>(ends.wire) + first * a.row_bytes);
     const std::int64_t left = a.rows - first;
     const int rows = left < move_rows_of_block ? static_cast<int>(left) : move_rows_of_block;
-    if (static_cast<int>(threadIdx.x) < rows)
-        tensor_rows[threadIdx.x] = row_in_tensor(a, ends.rows, first + threadIdx.x);
+    for (int row = static_cast<int>(threadIdx.x); row < rows; row += block_threads)
+        tensor_rows[row] = row_in_tensor(a, ends.rows, first + row);
     __syncthreads();
-    const int units = a.row_bytes / static_cast<int>(sizeof(Unit));
-    for (int i = static_cast<int>(threadIdx.x); i < rows * units; i += block_threads) {
-        const int byte = i % units * static_cast<int>(sizeof(Unit));
-        move_unit<direction, Unit>(tensor_rows[i / units] + byte, wire + (first + i / units) * a.row_bytes + byte);
+    const int units_of_row = a.row_bytes / static_cast<int>(sizeof(Unit)), units = rows * units_of_row;
+    const auto in_tensor = [&](int i) -> Unit & {
+        return reinterpret_cast<Unit *>(tensor_rows[i / units_of_row])[i % units_of_row];
+    };
+    for (int from = static_cast<int>(threadIdx.x); from < units; from += units_at_once * block_threads) {
+        Unit moved[units_at_once];
+#pragma unroll
+        for (int j = 0; j < units_at_once; ++j)
+            if (const int i = from + j * block_threads; i < units) {
+                moved[j] = direction == Direction::pack ? in_tensor(i) : wire[i];
+                if constexpr (direction == Direction::add) {
+                    const Unit &sum = in_tensor(i);
+                    moved[j] = {sum.x + moved[j].x, sum.y + moved[j].y, sum.z + moved[j].z, sum.w + moved[j].w};
+                }
+            }
+#pragma unroll
+        for (int j = 0; j < units_at_once; ++j)
+            if (const int i = from + j * block_threads; i < units)
+                (direction == Direction::pack ? wire[i] : in_tensor(i)) = moved[j];
     }
 }
 
