@@ -98,6 +98,7 @@ void run_common_step(const BackwardStep &step, const BackwardPlan &backward, Key
     case BackwardAction::recompute_partial:
         return recompute_partial_gradients(problem.dtype, only_side(step.side, outputs()), call.stream);
     case BackwardAction::find_gradients:
+    case BackwardAction::add_range_parts:
     case BackwardAction::pack_ranges:
         break;
     }

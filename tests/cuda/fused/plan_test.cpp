@@ -190,6 +190,34 @@ class ClearedChecker {
     int next_ = 0, parts_ = 0;
 };
 
+// Checks that the parts of a grid whose ranges are divided are merged before the next launch needs their memory.
+class RangePartsChecker {
+  public:
+    void launch(const Launch &launch, const PlannedGrid &planned) {
+        EXPECT_TRUE(launches_.empty() || (launches_.back().grid == launch.grid && launches_.back().part == launch.part))
+            << "parts were not merged";
+        if (planned.range_parts == 1)
+            return;
+        EXPECT_EQ(launch.destination, Destination::set_partial);
+        EXPECT_EQ(launch.first_partial_row, planned.tiles.sequence.row_start - planned.tiles.first_row);
+        EXPECT_EQ(launch.clears.parts, 0);
+        launches_.push_back(launch);
+    }
+    bool is_pending() const { return !launches_.empty(); }
+
+    void merge(const Launch &launch, int kernels) {
+        ASSERT_EQ(launches_.size(), static_cast<std::size_t>(kernels));
+        EXPECT_EQ(launches_.back().grid, launch.grid);
+        EXPECT_TRUE(launches_.back().part == launch.part);
+        EXPECT_TRUE(launch.destination == Destination::set_partial ||
+                    launch.destination == Destination::add_to_partial);
+        launches_.clear();
+    }
+
+  private:
+    std::vector<Launch> launches_; // of the kernels that find results of the same parts
+};
+
 bool leaves_rows_out(const std::vector<PlannedGrid> &grids) {
     return grids.empty() || !grids.front().is_complete;
 }
@@ -207,6 +235,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) 
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
     ClearedChecker cleared;
+    RangePartsChecker parts;
     bool follows_launch = false;
     for (const ForwardStep &step : forward.steps) {
         const bool is_launch = step.action == ForwardAction::attend;
@@ -231,6 +260,12 @@ void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) 
             launches.pack(step.launch.grid);
             break;
         case ForwardAction::attend:
+            parts.launch(step.launch, forward.grids.at(step.launch.grid));
+            if (!parts.is_pending())
+                launches.launch(step.launch, 0, true);
+            break;
+        case ForwardAction::merge_range_parts:
+            parts.merge(step.launch, 1);
             launches.launch(step.launch, 0, true);
             break;
         case ForwardAction::write_outputs:
@@ -324,6 +359,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
     static constexpr Gradients alone[] = {Gradients::d_v};
     const std::span<const Gradients> kernels = only_v ? alone : gradients_of_keys(problem.head_dim);
     bool writes = false;
+    RangePartsChecker parts;
     std::size_t lse_deltas = 0;
     for (std::size_t i = 0; i < backward.steps.size(); ++i) {
         const BackwardStep &step = backward.steps[i];
@@ -365,6 +401,9 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
                 EXPECT_EQ(step.turns.first, backward.steps[i - 1].turns.end);
                 break;
             }
+            parts.launch(step.launch, backward.side_grids(step.side).grids.at(step.launch.grid));
+            if (parts.is_pending())
+                break;
             checker.launch(step.launch, is_first ? 0 : static_cast<int>(kernel - kernels.begin()), is_first);
             cleared[step.side].launch(step.launch.clears);
             if (finds_all(step)) {
@@ -373,6 +412,13 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
                 launches.at(Side::queries).launch(query_launch, 0, true);
                 cleared[Side::queries].launch(query_launch.clears);
             }
+            break;
+        }
+        case BackwardAction::add_range_parts: {
+            const int count = step.side == Side::queries ? 1 : static_cast<int>(kernels.size());
+            parts.merge(step.launch, count);
+            for (int kernel = 0; kernel < count; ++kernel)
+                checker.launch(step.launch, kernel, kernel == 0);
             break;
         }
         case BackwardAction::write_gradients:
@@ -788,6 +834,123 @@ TEST(LargePlans, OfSeveralGridsHavePartialResultsOfFewRows) {
         EXPECT_EQ(forward.parts->all_rows(), 2 * ((length + 63) / 64));
         expect_sound(plan, KeyScope::all_keys, forward);
         expect_sound(plan, KeyScope::all_keys, backward_of(plan, KeyScope::all_keys, 0));
+    }
+}
+
+// Returns the range parts of each grid.
+std::vector<int> range_parts_of(const std::vector<PlannedGrid> &grids) {
+    std::vector<int> parts;
+    for (const PlannedGrid &planned : grids)
+        parts.push_back(planned.range_parts);
+    return parts;
+}
+
+// Global queries meet all keys, and global keys meet all queries: one tile for each head. The window of all rows is
+// left as it is.
+TEST(RangeParts, FillTheGpuBesideAWindow) {
+    for (const std::int64_t length : {std::int64_t{131072}, std::int64_t{131071}})
+        for (const std::int64_t first : {std::int64_t{0}, length / 2, length - 16}) {
+            const Problem problem = {.length = length,
+                                     .heads = 8,
+                                     .dim = 128,
+                                     .branches = {window_spec(256, 256), global_spec(first, 16, true)},
+                                     .dtype = ANNULUS_BFLOAT16};
+            SCOPED_TRACE(testing::Message() << problem);
+            const Plan plan(pattern_of(problem), plan_problem_of(problem));
+            const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, 0);
+            const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
+            expect_sound(plan, KeyScope::all_keys, forward);
+            expect_sound(plan, KeyScope::all_keys, backward);
+            // The global queries meet the keys before and behind the global positions in two grids. The launches of
+            // each fill the multiprocessors.
+            const bool is_inside = first > 0 && first < length - 16;
+            const std::vector<int> queries = is_inside ? std::vector{1, 1, 16, 16} : std::vector{1, 1, 16};
+            EXPECT_EQ(range_parts_of(forward.grids), queries);
+            EXPECT_EQ(range_parts_of(backward.queries.grids), queries);
+            const std::vector<int> keys = is_inside ? std::vector{1, 16, 1, 1} : std::vector{1, 16, 1};
+            EXPECT_EQ(range_parts_of(backward.keys.grids), keys);
+            for (const PlannedGrid &planned : forward.grids) {
+                EXPECT_LE(planned.tiles.tiles, planned.range_parts > 1 ? 132U : ~0U);
+            }
+        }
+}
+
+// A step of decoding has a tile for each head. Fewer parts fit into a workspace limit; without parts it is the least.
+TEST(RangeParts, AreFewerWithinALimit) {
+    const Problem problem = {.batch = 2,
+                             .length = 1000003,
+                             .heads = 4,
+                             .dim = 64,
+                             .branches = {{}},
+                             .window = QueryWindow{1000002, 1},
+                             .dtype = ANNULUS_BFLOAT16};
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    const ForwardPlan most = forward_of(plan, KeyScope::all_keys, 0);
+    EXPECT_EQ(range_parts_of(most.grids), std::vector{16});
+    EXPECT_TRUE(most.has_own_partial);
+    std::vector<int> found;
+    for (const std::uint64_t limit : {forward_bytes(plan, most), forward_bytes(plan, most) / 2, std::size_t{1}}) {
+        const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, limit);
+        expect_sound(plan, KeyScope::all_keys, forward);
+        EXPECT_TRUE(limit == 1 || forward_bytes(plan, forward) <= limit);
+        found.push_back(forward.grids.front().range_parts);
+    }
+    EXPECT_EQ(found[0], 16);
+    EXPECT_TRUE(found[1] > 1 && found[1] < 16) << found[1];
+    EXPECT_EQ(found[2], 1);
+}
+
+// Range parts would only cost time: few keys, few keys that a query sees, a tile for each multiprocessor, padding keys.
+TEST(RangeParts, AreLeftOutWhereTheySaveNothing) {
+    const Problem decoding = {.length = 1000003,
+                              .heads = 2,
+                              .dim = 64,
+                              .branches = {{}},
+                              .window = QueryWindow{1000002, 1},
+                              .dtype = ANNULUS_BFLOAT16};
+    std::vector<Problem> problems(5, decoding);
+    problems[0].length = 3001;
+    problems[0].window = QueryWindow{3000, 1};
+    problems[1].branches = {window_spec(2000, 0)};
+    problems[2].causal = true;
+    problems[2].window = QueryWindow{2000, 1};
+    problems[3].heads = 100;
+    problems[4].zero_keys = true;
+    problems[4].branches = {{.segment = 700000}};
+    for (const Problem &problem : problems) {
+        SCOPED_TRACE(testing::Message() << problem);
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        EXPECT_EQ(range_parts_of(forward_of(plan, KeyScope::all_keys, 0).grids), std::vector{1});
+    }
+}
+
+// On a rank, range parts are merged into the partial results that all key scopes share.
+TEST(RangeParts, AreThoseOfARank) {
+    for (const bool keys_once : {false, true}) {
+        const Problem problem = {.length = 500009,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .dim = 64,
+                                 .branches = {window_spec(100, 30), global_spec(77, 13, true)},
+                                 .keys_once = keys_once,
+                                 .dtype = ANNULUS_BFLOAT16};
+        annulus::Problem sizes = plan_problem_of(problem);
+        sizes.queries = {0, 100003};
+        for (const KeyScope scope : {KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys}) {
+            sizes.keys = scope == KeyScope::own_keys ? sizes.queries : Window{200000, 100003};
+            SCOPED_TRACE(testing::Message() << problem << " key scope " << static_cast<int>(scope));
+            const Plan plan(pattern_of(problem), sizes);
+            const ForwardPlan forward = forward_of(plan, scope, 0);
+            expect_sound(plan, scope, forward);
+            const BackwardPlan backward = backward_of(plan, scope, 0);
+            expect_sound(plan, scope, backward);
+            const auto most = [](const std::vector<PlannedGrid> &grids) {
+                return std::ranges::max(range_parts_of(grids));
+            };
+            EXPECT_GT(most(forward.grids), 1);
+            EXPECT_GT(most(backward.queries.grids), 1);
+            EXPECT_EQ(most(backward.keys.grids) > 1, scope == KeyScope::own_keys);
+        }
     }
 }
 

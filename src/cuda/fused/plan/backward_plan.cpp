@@ -3,6 +3,7 @@
 
 #include "cuda/fused/plan/backward_steps.hpp"
 #include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/plan/range_parts.hpp"
 #include "cuda/fused/plan/tuning.hpp"
 #include "cuda/results/cuda_call.hpp"
 
@@ -150,6 +151,27 @@ std::optional<BackwardPlan> plan_storing_ds(const Plan &plan, KeyScope scope, co
     return result;
 }
 
+// Plans a call like `whole`, with the ranges of its grids divided (range_parts.hpp). If that exceeds the workspace
+// limit, there are fewer parts. Returns `whole` if there are none.
+BackwardPlan plan_range_parts(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, int multiprocessors,
+                              std::uint64_t limit, BackwardPlan whole) {
+    for (int share = 1;; share *= 2) {
+        BackwardGrids grids{whole.queries.grids, whole.keys.grids};
+        bool has_any = false;
+        for (const Side which : {Side::queries, Side::keys}) {
+            const KernelShape &shape = shape_of(shapes, which);
+            if (!whole.side_grids(which).finishes) // then the only launch must find whole rows
+                has_any |= divide_ranges(plan.problem(), grids_of(which), shape, multiprocessors * shape.ctas / share,
+                                         which == Side::queries ? grids.queries : grids.keys);
+        }
+        if (!has_any)
+            return whole;
+        BackwardPlan divided = plan_grids(plan, scope, std::move(grids), shapes);
+        if (is_within_limit(limit, backward_bytes(plan, divided)))
+            return divided;
+    }
+}
+
 } // namespace
 
 BackwardGrids make_backward_grids(const Plan &plan, const BackwardShapes &shapes) {
@@ -178,7 +200,9 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
     std::optional<BackwardPlan> better = plan_split(plan, scope, shapes, multiprocessors, limit, whole);
     if (!better)
         better = plan_storing_ds(plan, scope, shapes, multiprocessors, limit, whole);
-    return better ? *std::move(better) : whole;
+    if (better)
+        return *std::move(better);
+    return plan_range_parts(plan, scope, shapes, multiprocessors, limit, std::move(whole));
 }
 
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward) {
@@ -209,6 +233,10 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
     if (backward.stored)
         memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));
+    const std::int64_t rows_of_key_parts =
+        (problem.gradients.only_v ? 1 : 2) * rows_of_range_parts(backward.keys.grids);
+    memory.range_parts =
+        workspace.take<float>(std::max(rows_of_range_parts(backward.queries.grids), rows_of_key_parts), d);
     const std::int64_t query_rows = backward.queries.parts ? backward.queries.parts->all_rows() : 0;
     const std::int64_t key_rows = backward.keys.parts ? 2 * backward.keys.parts->all_rows() : 0;
     memory.split_partial = workspace.take<float>(std::max(query_rows, key_rows), d);

@@ -36,6 +36,7 @@ enum class BackwardAction {
     find_order,          // finds the permutation of the curve of the launch's grid, for both sides
     pack_ranges,         // copies range rows of the launch's grid into that permutation
     find_gradients,      // runs the launch
+    add_range_parts,     // adds up the range parts of a side's launch before
     write_gradients,     // writes the caller's tensors from the call's own partial results
     recompute_gradients, // recomputes rows that met NaN or infinity, in a side's rows of the caller's tensors
     recompute_partial,   // the same in a side's partial results
@@ -44,7 +45,7 @@ enum class BackwardAction {
 struct BackwardStep {
     BackwardAction action;
     Side side = Side::queries;
-    Launch launch{}; // for find_gradients; find_order and pack_ranges use only its grid
+    Launch launch{}; // for find_gradients and add_range_parts; find_order and pack_ranges use only its grid
     Gradients what = Gradients::d_q;
     // For Gradients::all_storing_d_s, whose launch is of keys.
     Destination query_destination{};
@@ -103,6 +104,7 @@ struct BackwardMemory {
     CurveMemory curves;
     std::uint8_t *stored_ds;
     SequenceMemory sequences;
+    float *range_parts;   // of range parts, [parts, B, heads, rows, D]: dQ, or dK and then dV
     float *split_partial; // partial results of SideGrids::parts, a part of the rows at a time: dQ, or dK and then dV
 };
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward);

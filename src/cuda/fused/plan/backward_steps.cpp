@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/plan/backward_steps.hpp"
 
+#include "cuda/fused/plan/range_parts.hpp"
+
 #include <cstddef>
 #include <optional>
 #include <vector>
@@ -145,7 +147,14 @@ class StepWriter {
                 std::optional<GridPart> part;
                 if (which == Side::keys)
                     part = GridPart{0, batches(), member, problem_.kv_heads};
-                launch_kernels(which, {i, part, destination(side, sets), 0, {0, clears ? 1 : 0}});
+                const PlannedGrid &planned = side.grids[i];
+                if (planned.range_parts > 1) {
+                    const std::int64_t first = first_row_of_range_parts(planned);
+                    launch_kernels(which, {i, part, Destination::set_partial, first});
+                    add({BackwardAction::add_range_parts, which, {i, part, destination(side, sets), first}});
+                } else {
+                    launch_kernels(which, {i, part, destination(side, sets), 0, {0, clears ? 1 : 0}});
+                }
                 sets = false;
             }
         }

@@ -2,6 +2,7 @@
 #include "cuda/fused/plan/forward_plan.hpp"
 
 #include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/plan/range_parts.hpp"
 #include "cuda/results/cuda_call.hpp"
 
 #include <algorithm>
@@ -32,7 +33,8 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
     const bool has_partial = scope != KeyScope::all_keys || result.has_own_partial;
     const bool finishes = finishes_rows(plan, scope, result.grids);
     // The last launch finishes its rows: every row that meets other keys has been left as a partial result.
-    const bool finishes_last = scope == KeyScope::last_keys && !result.grids.empty() && !result.grids.back().curve;
+    const bool finishes_last = scope == KeyScope::last_keys && !result.grids.empty() && !result.grids.back().curve &&
+                               result.grids.back().range_parts == 1;
     if (finishes)
         set_rows_left_partial(GridResult::outputs, result.grids);
     bool sets = !has_other_keys(scope); // whether the next launch sets its rows
@@ -55,8 +57,14 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
         const bool is_last = finishes_last && i + 1 == result.grids.size();
         const Destination destination =
             is_last ? Destination::finish_partial : next_destination(has_partial, finishes, sets);
-        steps.push_back({ForwardAction::attend, {i, {}, destination, 0, clears}});
         sets = false;
+        if (result.grids[i].range_parts > 1) {
+            const std::int64_t first = first_row_of_range_parts(result.grids[i]);
+            steps.push_back({ForwardAction::attend, {i, {}, Destination::set_partial, first}});
+            steps.push_back({ForwardAction::merge_range_parts, {i, {}, destination, first}});
+        } else {
+            steps.push_back({ForwardAction::attend, {i, {}, destination, 0, clears}});
+        }
     }
     if (result.has_own_partial) {
         steps.push_back({ForwardAction::write_outputs});
@@ -110,6 +118,22 @@ std::optional<ForwardPlan> plan_in_parts(const Plan &plan, const BranchSplit &sp
     return plan_within<ForwardPlan>(limit, forward_bytes(plan, whole), plan_parts);
 }
 
+// Plans a call like `whole`, with the ranges of its grids divided (range_parts.hpp). If that exceeds the workspace
+// limit, there are fewer parts. Returns `whole` if there are none.
+ForwardPlan plan_range_parts(const Plan &plan, KeyScope scope, ForwardPlan whole, const KernelShape &shape,
+                             int multiprocessors, std::uint64_t limit) {
+    if (finishes_rows(plan, scope, whole.grids)) // then the only launch must find whole rows
+        return whole;
+    for (int ctas = multiprocessors * shape.ctas;; ctas /= 2) {
+        std::vector<PlannedGrid> grids = whole.grids;
+        if (!divide_ranges(plan.problem(), GridResult::outputs, shape, ctas, grids))
+            return whole;
+        ForwardPlan divided = plan_grids(plan, scope, std::move(grids), shape);
+        if (is_within_limit(limit, forward_bytes(plan, divided)))
+            return divided;
+    }
+}
+
 } // namespace
 
 ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGrid> grids, const KernelShape &shape,
@@ -125,7 +149,7 @@ ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGr
     if (split)
         if (std::optional<ForwardPlan> in_parts = plan_in_parts(plan, *split, limit, whole))
             return *std::move(in_parts);
-    return whole;
+    return plan_range_parts(plan, scope, std::move(whole), shape, multiprocessors, limit);
 }
 
 ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const ForwardPlan &forward) {
@@ -142,6 +166,10 @@ ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const Forward
             forward.parts ? forward.parts->all_rows() : problem.batch * problem.heads * problem.queries.length;
         memory.state = workspace.take<float2>(rows);
         memory.o = workspace.take<float>(rows, problem.head_dim);
+    }
+    if (const std::int64_t rows = rows_of_range_parts(forward.grids); rows > 0) {
+        memory.part_state = workspace.take<float2>(rows);
+        memory.part_o = workspace.take<float>(rows, problem.head_dim);
     }
     memory.curves = book_curves(workspace, problem, forward.grids, {});
     memory.sequences = book_sequences(workspace, {&forward.grids}, forward.rows);

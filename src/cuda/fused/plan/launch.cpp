@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/plan/launch.hpp"
 
+#include "cuda/fused/plan/range_parts.hpp"
 #include "cuda/fused/plan/tuning.hpp"
 #include "cuda/fused/schedule/rows_to_clear.hpp"
 
@@ -10,7 +11,7 @@
 namespace annulus {
 
 bool share_partial_results(const std::vector<PlannedGrid> &grids) {
-    return grids.size() > 1 || (!grids.empty() && grids.front().is_packed);
+    return grids.size() > 1 || (!grids.empty() && grids.front().is_packed) || has_range_parts(grids);
 }
 
 bool must_clear(const std::vector<PlannedGrid> &grids, bool are_all_partial) {

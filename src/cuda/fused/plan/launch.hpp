@@ -10,7 +10,8 @@
 //    by itself.
 // 2. Stored dS (stored_ds_plan.hpp), only in backward: one branch, and the limit has room for enough dS.
 // 3. Launches over one grid after the other. Several grids of a whole call add up partial results of all rows. This way
-//    has no parts, so it may exceed the limit.
+//    has no parts, so it may exceed the limit. Grids with few tiles get range parts (range_parts.hpp), if the limit has
+//    room for them.
 //
 // "A whole call" is an executable over all keys (KeyScope). A call over several sequences takes only way 3. An
 // executable over keys of other ranks never takes way 1, since its results are partial anyway. If two grids save time,
@@ -47,8 +48,8 @@ struct Launch {
     bool begins_early = false;
 };
 
-// True if the grids share partial results of all rows: if there are several, or if the only one is packed. The kernels
-// of a packed grid do not write final rows.
+// True if the grids share partial results of all rows: if there are several, or if the only one is packed or has range
+// parts. The kernels of such a grid do not write final rows.
 bool share_partial_results(const std::vector<PlannedGrid> &grids);
 
 // True if rows have to be cleared before the launches, which write only rows of the grids. `are_all_partial`: every row
