@@ -162,6 +162,8 @@ template <class Architecture> class FusedForward final : public Executable {
                                      memory.part_state, memory.part_o, state, o, call.stream);
         case ForwardAction::write_outputs:
             return write_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
+        case ForwardAction::write_unfinished:
+            return write_unfinished_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
         case ForwardAction::recompute_outputs_of_partial:
             return recompute_outputs_of_partial(problem.dtype, outputs(call, state, o, memory), call.stream);
         case ForwardAction::recompute_outputs: // all rows; on a rank the rows that the launch over its own keys

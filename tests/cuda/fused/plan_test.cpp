@@ -39,6 +39,8 @@ class LaunchChecker {
     // Marks the partial results as set before the launches.
     void set_partial() { all_are_set_ = true; }
     bool are_set() const { return all_are_set_; }
+    // True if the last launch has added the partial results to its rows.
+    bool has_finished() const { return before_ && before_->destination == Destination::finish_partial; }
 
     void find_order(const BranchPlan *curve) {
         EXPECT_TRUE(curve);
@@ -68,7 +70,7 @@ class LaunchChecker {
             break;
         case Destination::set_partial:
             EXPECT_TRUE(split_ || has_partial_);
-            EXPECT_FALSE(is_first_kernel && !split_ && is_set(launch));
+            EXPECT_FALSE(is_first_kernel && !split_ && meets_set(launch));
             set(launch);
             break;
         case Destination::add_to_partial:
@@ -80,13 +82,15 @@ class LaunchChecker {
                                             : grids_.size() == 2 ? Destination::set_partial
                                                                  : Destination::add_to_partial);
             all_are_set_ = false; // the next part clears its own partial results
+            set_windows_.clear();
             EXPECT_EQ(before_->first_partial_row, launch.first_partial_row);
             EXPECT_TRUE(before_->part == launch.part);
             break;
         case Destination::finish_partial:
-            EXPECT_EQ(scope_, KeyScope::last_keys);
+            EXPECT_TRUE(scope_ == KeyScope::last_keys || scope_ == KeyScope::all_keys);
             EXPECT_TRUE(has_partial_ && is_set(launch));
             EXPECT_EQ(launch.grid + 1, grids_.size());
+            EXPECT_EQ(grids_[launch.grid].range_parts, 1);
             break;
         case Destination::outputs_or_partial:
             EXPECT_EQ(scope_, KeyScope::own_keys);
@@ -131,13 +135,33 @@ class LaunchChecker {
         return {part.first_batch, part.first_head / head_step_, part.first_segment};
     }
     bool is_set(const Launch &launch) const {
-        return all_are_set_ || (launch.part && launch.part->segments > 0 && set_.count(rows_of(launch)) > 0);
+        return all_are_set_ ||
+               std::ranges::any_of(
+                   set_windows_,
+                   [&](const Window &set) { return intersect(set, rows_of_grid(launch)) == rows_of_grid(launch); }) ||
+               (launch.part && launch.part->segments > 0 && set_.count(rows_of(launch)) > 0);
+    }
+    // True if some row of the launch has a partial result.
+    bool meets_set(const Launch &launch) const {
+        const Window own = rows_of_grid(launch);
+        const auto meets = [&](const Window &set) { return intersect(set, own).length > 0; };
+        return set_windows_.empty() ? all_are_set_ : std::ranges::any_of(set_windows_, meets);
+    }
+    Window rows_of_grid(const Launch &launch) const {
+        const SequenceGrid &sequence = grids_[launch.grid].tiles.sequence;
+        return {sequence.row_start, sequence.row_count};
     }
     void set(const Launch &launch) {
-        if (launch.part && launch.part->segments > 0)
+        if (launch.part && launch.part->segments > 0) {
             set_.insert(rows_of(launch));
-        else
-            all_are_set_ = true;
+            return;
+        }
+        const Window own = rows_of_grid(launch);
+        set_windows_.push_back(own);
+        std::int64_t all = 0;
+        for (const Window &window : set_windows_)
+            all += window.length;
+        all_are_set_ |= split_ || !grids_[launch.grid].sequences.empty() || all >= rows_.length;
     }
 
     void cover(const Launch &launch, int kernel) {
@@ -163,6 +187,7 @@ class LaunchChecker {
     const int head_step_;
     bool all_are_set_ = false;
     std::set<Rows> set_;
+    std::vector<Window> set_windows_;
     std::set<const BranchPlan *> ordered_; // curves whose permutation is found
     std::optional<std::size_t> packed_;    // the grid whose rows are packed in its order
     std::optional<Launch> before_;
@@ -272,8 +297,12 @@ void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) 
             EXPECT_TRUE(forward.has_own_partial && launches.are_set());
             writes = true;
             break;
+        case ForwardAction::write_unfinished:
+            EXPECT_TRUE(forward.has_own_partial && launches.are_set() && launches.has_finished());
+            writes = true;
+            break;
         case ForwardAction::recompute_outputs_of_partial:
-            EXPECT_TRUE(writes);
+            EXPECT_TRUE(writes && !launches.has_finished());
             recomputes = true;
             break;
         case ForwardAction::recompute_outputs:
@@ -287,7 +316,9 @@ void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) 
     EXPECT_EQ(recomputes, plan.hides_keys() && !has_other_keys(scope));
     EXPECT_FALSE(cleared.clears() && (has_partial || clears));
     if (!has_other_keys(scope) && !forward.parts) {
-        EXPECT_EQ(clears || cleared.clears(), !is_split_part(forward) && leaves_rows_out(forward.grids));
+        const bool has_finished = scope == KeyScope::all_keys && launches.has_finished();
+        EXPECT_EQ(clears || cleared.clears(),
+                  !has_finished && !is_split_part(forward) && leaves_rows_out(forward.grids));
     }
 }
 
@@ -359,6 +390,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
     static constexpr Gradients alone[] = {Gradients::d_v};
     const std::span<const Gradients> kernels = only_v ? alone : gradients_of_keys(problem.head_dim);
     bool writes = false;
+    std::set<Side> unfinished;
     RangePartsChecker parts;
     std::size_t lse_deltas = 0;
     for (std::size_t i = 0; i < backward.steps.size(); ++i) {
@@ -424,6 +456,12 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         case BackwardAction::write_gradients:
             writes = true;
             break;
+        case BackwardAction::write_unfinished:
+            EXPECT_TRUE(checker.are_set() && checker.has_finished());
+            EXPECT_FALSE(backward.side_grids(step.side).grids.back().is_complete);
+            EXPECT_TRUE(backward.side_grids(step.side).grids.back().fills_rows);
+            unfinished.insert(step.side);
+            break;
         case BackwardAction::recompute_gradients:
             recomputes[step.side] = true;
             break;
@@ -435,7 +473,13 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
     }
     expect_sound_rest(scope, backward, only_v);
     EXPECT_EQ(lse_deltas, has_other_keys(scope) ? 0U : 1U);
-    EXPECT_EQ(writes, backward.queries.has_own_partial || backward.keys.has_own_partial);
+    EXPECT_EQ(writes, backward.queries.writes_partial() || backward.keys.writes_partial());
+    for (const Side side : {Side::queries, Side::keys}) {
+        const SideGrids &own = backward.side_grids(side);
+        const bool has_finished = launches.at(side).has_finished() && scope == KeyScope::all_keys;
+        EXPECT_EQ(has_finished, !own.destinations.empty());
+        EXPECT_EQ(unfinished.contains(side), has_finished && !own.grids.back().is_complete);
+    }
     const bool are_plain = problem.gradients.are_plain();
     for (const Side side : {Side::queries, Side::keys}) {
         const SideGrids &side_grids = backward.side_grids(side);
@@ -451,6 +495,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
             launches.at(side).expect_all_once(1);
         }
         const bool has_all_in_partial = recomputes_partial[side] && !side_grids.finishes &&
+                                        side_grids.destinations.empty() &&
                                         (scope == KeyScope::own_keys || side_grids.has_own_partial);
         EXPECT_EQ(recomputes[side], plan.hides_keys() && !has_other_keys(scope) && !has_all_in_partial);
         // The kernels write only plain gradients.
@@ -462,7 +507,8 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         const bool launches_clear = cleared[side].clears();
         EXPECT_FALSE(launches_clear && (scope != KeyScope::all_keys || side_grids.has_own_partial || clears[side]));
         if ((!has_other_keys(scope) || side == Side::keys) && !side_grids.parts && !side_grids.is_split) {
-            EXPECT_EQ(clears[side] || launches_clear, leaves_rows_out(side_grids.grids));
+            EXPECT_EQ(clears[side] || launches_clear,
+                      side_grids.destinations.empty() && leaves_rows_out(side_grids.grids));
         }
     }
 }
@@ -864,13 +910,22 @@ TEST(RangeParts, FillTheGpuBesideAWindow) {
             // The global queries meet the keys before and behind the global positions in two grids. The launches of
             // each fill the multiprocessors.
             const bool is_inside = first > 0 && first < length - 16;
-            const std::vector<int> queries = is_inside ? std::vector{1, 1, 16, 16} : std::vector{1, 1, 16};
+            const std::vector<int> queries = is_inside ? std::vector{1, 16, 16, 1} : std::vector{1, 16, 1};
             EXPECT_EQ(range_parts_of(forward.grids), queries);
             EXPECT_EQ(range_parts_of(backward.queries.grids), queries);
-            const std::vector<int> keys = is_inside ? std::vector{1, 16, 1, 1} : std::vector{1, 16, 1};
+            const std::vector<int> keys = is_inside ? std::vector{1, 1, 16, 1} : std::vector{1, 16, 1};
             EXPECT_EQ(range_parts_of(backward.keys.grids), keys);
             for (const PlannedGrid &planned : forward.grids) {
                 EXPECT_LE(planned.tiles.tiles, planned.range_parts > 1 ? 132U : ~0U);
+            }
+            // The launch over the window is the last one. It adds the partial results of the other launches.
+            const PlannedGrid &last = forward.grids.back();
+            EXPECT_TRUE(last.is_complete && last.tiles.has_windows && backward.keys.grids.back().tiles.has_windows);
+            for (const Side side : {Side::queries, Side::keys}) {
+                const std::vector<Destination> &destinations = backward.side_grids(side).destinations;
+                ASSERT_FALSE(destinations.empty());
+                EXPECT_EQ(destinations.front(), Destination::set_partial);
+                EXPECT_EQ(destinations.back(), Destination::finish_partial);
             }
         }
 }

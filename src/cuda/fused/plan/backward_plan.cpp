@@ -28,8 +28,10 @@ bool may_write_rows(const Problem &problem, Side side) {
     return problem.heads == problem.kv_heads && problem.gradients.key_gradients_are_plain();
 }
 
-// Plans the call without split branches and without stored dS.
-BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes) {
+// Plans the call without split branches and without stored dS. With `may_finish`, the last launch of a side may finish
+// rows of a whole call.
+BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes,
+                        bool may_finish) {
     const Problem &problem = plan.problem();
     const bool is_whole = scope == KeyScope::all_keys;
     BackwardPlan result;
@@ -44,6 +46,9 @@ BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, c
         side.finishes = may_write && finishes_rows(plan, scope, side.grids);
         if (side.finishes)
             set_rows_left_partial(grids_of(which), side.grids);
+        if (may_finish && side.has_own_partial && may_write)
+            side.destinations =
+                finish_with_last(window_of(problem, which), side.grids).value_or(std::vector<Destination>{});
     }
     write_steps(plan, scope, shapes, result);
     return result;
@@ -151,10 +156,10 @@ std::optional<BackwardPlan> plan_storing_ds(const Plan &plan, KeyScope scope, co
     return result;
 }
 
-// Plans a call like `whole`, with the ranges of its grids divided (range_parts.hpp). If that exceeds the workspace
-// limit, there are fewer parts. Returns `whole` if there are none.
-BackwardPlan plan_range_parts(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, int multiprocessors,
-                              std::uint64_t limit, BackwardPlan whole) {
+// Plans the grids of `whole` one after the other, and divides their ranges (range_parts.hpp). If that exceeds the
+// workspace limit, there are fewer parts, or none.
+BackwardPlan plan_one_by_one(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, int multiprocessors,
+                             std::uint64_t limit, const BackwardPlan &whole) {
     for (int share = 1;; share *= 2) {
         BackwardGrids grids{whole.queries.grids, whole.keys.grids};
         bool has_any = false;
@@ -164,11 +169,9 @@ BackwardPlan plan_range_parts(const Plan &plan, KeyScope scope, const BackwardSh
                 has_any |= divide_ranges(plan.problem(), grids_of(which), shape, multiprocessors * shape.ctas / share,
                                          which == Side::queries ? grids.queries : grids.keys);
         }
-        if (!has_any)
-            return whole;
-        BackwardPlan divided = plan_grids(plan, scope, std::move(grids), shapes);
-        if (is_within_limit(limit, backward_bytes(plan, divided)))
-            return divided;
+        BackwardPlan result = plan_grids(plan, scope, std::move(grids), shapes, true);
+        if (!has_any || is_within_limit(limit, backward_bytes(plan, result)))
+            return result;
     }
 }
 
@@ -194,15 +197,13 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
     }
     if (plan.problem().gradients.only_v)
         grids.queries.clear();
-    BackwardPlan whole = plan_grids(plan, scope, std::move(grids), shapes);
+    BackwardPlan whole = plan_grids(plan, scope, std::move(grids), shapes, false);
     if (are_over_sequences(whole.keys.grids))
         return whole;
     std::optional<BackwardPlan> better = plan_split(plan, scope, shapes, multiprocessors, limit, whole);
     if (!better)
         better = plan_storing_ds(plan, scope, shapes, multiprocessors, limit, whole);
-    if (better)
-        return *std::move(better);
-    return plan_range_parts(plan, scope, shapes, multiprocessors, limit, std::move(whole));
+    return better ? *std::move(better) : plan_one_by_one(plan, scope, shapes, multiprocessors, limit, whole);
 }
 
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward) {

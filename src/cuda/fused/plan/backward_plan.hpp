@@ -38,6 +38,7 @@ enum class BackwardAction {
     find_gradients,      // runs the launch
     add_range_parts,     // adds up the range parts of a side's launch before
     write_gradients,     // writes the caller's tensors from the call's own partial results
+    write_unfinished,    // the same for the rows of a side that the last launch has not finished
     recompute_gradients, // recomputes rows that met NaN or infinity, in a side's rows of the caller's tensors
     recompute_partial,   // the same in a side's partial results
 };
@@ -62,6 +63,11 @@ struct SideGrids {
         false; // the branches are split over two grids of a call's own keys, which use the call's partial results
     bool has_own_partial = false; // the workspace holds partial results of all rows; the call has none
     bool finishes = false;        // writes the rows that meet only the call's own keys or queries
+    // The destinations of the launches, if the last one adds the call's own partial results and finishes its rows.
+    std::vector<Destination> destinations{};
+
+    // True if the caller's tensors get all rows from the call's own partial results.
+    bool writes_partial() const { return has_own_partial && destinations.empty(); }
 };
 
 struct BackwardPlan {

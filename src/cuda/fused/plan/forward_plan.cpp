@@ -37,10 +37,13 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
                                result.grids.back().range_parts == 1;
     if (finishes)
         set_rows_left_partial(GridResult::outputs, result.grids);
+    std::optional<std::vector<Destination>> destinations;
+    if (result.has_own_partial)
+        destinations = finish_with_last(plan.problem().queries, result.grids);
     bool sets = !has_other_keys(scope); // whether the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
     ClearedPart clears;
-    if (sets && must_clear(result.grids, has_partial && !finishes)) {
+    if (sets && !destinations && must_clear(result.grids, has_partial && !finishes)) {
         if (!has_partial && clears_beside(plan.problem(), result.grids, shape, plan.problem().queries.length))
             clears = {0, 1};
         else if (!has_partial || finishes)
@@ -55,8 +58,9 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
         if (result.grids[i].is_packed)
             steps.push_back({ForwardAction::pack_ranges, {i, {}, {}}});
         const bool is_last = finishes_last && i + 1 == result.grids.size();
-        const Destination destination =
-            is_last ? Destination::finish_partial : next_destination(has_partial, finishes, sets);
+        const Destination destination = destinations ? (*destinations)[i]
+                                        : is_last    ? Destination::finish_partial
+                                                     : next_destination(has_partial, finishes, sets);
         sets = false;
         if (result.grids[i].range_parts > 1) {
             const std::int64_t first = first_row_of_range_parts(result.grids[i]);
@@ -66,7 +70,10 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
             steps.push_back({ForwardAction::attend, {i, {}, destination, 0, clears}});
         }
     }
-    if (result.has_own_partial) {
+    if (destinations) { // a row that meets no key in the last launch is unfinished, too
+        steps.push_back({ForwardAction::write_unfinished});
+        add_recomputing(steps, plan, ForwardAction::recompute_outputs);
+    } else if (result.has_own_partial) {
         steps.push_back({ForwardAction::write_outputs});
         add_recomputing(steps, plan, ForwardAction::recompute_outputs_of_partial);
     } else if (!has_partial || finishes) {
@@ -118,19 +125,17 @@ std::optional<ForwardPlan> plan_in_parts(const Plan &plan, const BranchSplit &sp
     return plan_within<ForwardPlan>(limit, forward_bytes(plan, whole), plan_parts);
 }
 
-// Plans a call like `whole`, with the ranges of its grids divided (range_parts.hpp). If that exceeds the workspace
-// limit, there are fewer parts. Returns `whole` if there are none.
-ForwardPlan plan_range_parts(const Plan &plan, KeyScope scope, ForwardPlan whole, const KernelShape &shape,
-                             int multiprocessors, std::uint64_t limit) {
-    if (finishes_rows(plan, scope, whole.grids)) // then the only launch must find whole rows
-        return whole;
+// Plans the grids one after the other, and divides their ranges (range_parts.hpp). If that exceeds the workspace limit,
+// there are fewer parts, or none.
+ForwardPlan plan_one_by_one(const Plan &plan, KeyScope scope, const std::vector<PlannedGrid> &grids,
+                            const KernelShape &shape, int multiprocessors, std::uint64_t limit) {
     for (int ctas = multiprocessors * shape.ctas;; ctas /= 2) {
-        std::vector<PlannedGrid> grids = whole.grids;
-        if (!divide_ranges(plan.problem(), GridResult::outputs, shape, ctas, grids))
-            return whole;
-        ForwardPlan divided = plan_grids(plan, scope, std::move(grids), shape);
-        if (is_within_limit(limit, forward_bytes(plan, divided)))
-            return divided;
+        std::vector<PlannedGrid> divided = grids;
+        const bool has_parts = !finishes_rows(plan, scope, grids) && // else the only launch must find whole rows
+                               divide_ranges(plan.problem(), GridResult::outputs, shape, ctas, divided);
+        ForwardPlan result = plan_grids(plan, scope, std::move(divided), shape);
+        if (!has_parts || is_within_limit(limit, forward_bytes(plan, result)))
+            return result;
     }
 }
 
@@ -145,11 +150,11 @@ ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGr
         split = split_branches(grids, plan, GridResult::outputs, shape, multiprocessors, max_grids(scope));
     if (split && scope == KeyScope::own_keys)
         return plan_split(plan, std::move(split->grids), std::nullopt);
-    ForwardPlan whole = plan_grids(plan, scope, std::move(grids), shape);
     if (split)
-        if (std::optional<ForwardPlan> in_parts = plan_in_parts(plan, *split, limit, whole))
+        if (std::optional<ForwardPlan> in_parts =
+                plan_in_parts(plan, *split, limit, plan_grids(plan, scope, grids, shape)))
             return *std::move(in_parts);
-    return plan_range_parts(plan, scope, std::move(whole), shape, multiprocessors, limit);
+    return plan_one_by_one(plan, scope, grids, shape, multiprocessors, limit);
 }
 
 ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const ForwardPlan &forward) {

@@ -26,6 +26,7 @@ enum class ForwardAction {
     attend,                       // runs the launch
     merge_range_parts,            // merges the range parts of the launch before
     write_outputs,                // writes the caller's tensors from the partial results
+    write_unfinished,             // the same, except for the rows that a launch has finished
     recompute_outputs_of_partial, // recomputes rows of the caller's tensors whose partial results have a NaN
     recompute_outputs,            // recomputes rows of the caller's tensors that have a NaN there
     recompute_partial_outputs,    // recomputes partial results that have a NaN
