@@ -210,6 +210,102 @@ TEST_P(RandomSliding, HaveTheMassOfTheDefinition) {
 
 INSTANTIATE_TEST_SUITE_P(Sweep, RandomSliding, testing::Range(0, sweep_size(quick() ? 100 : 600)));
 
+// Few rows meet so many that several CTAs share them: global positions, and steps of decoding.
+std::vector<NamedProblem> problems_of_few_rows() {
+    std::vector<NamedProblem> all;
+    const auto add = [&](const std::string &name, Problem problem) {
+        for (const bool causal : {false, true}) {
+            problem.causal = causal;
+            all.push_back({name + (causal ? "_causal" : ""), problem});
+        }
+    };
+    add("longformer", {.batch = 2,
+                       .length = 9001,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .dim = 64,
+                       .branches = {window_spec(60, 60), global_spec(0, 3, true)}});
+    add("global_in_the_middle",
+        {.length = 12345, .heads = 3, .dim = 40, .branches = {window_spec(20, 3), global_spec(6000, 16, true)}});
+    add("global_at_the_end",
+        {.length = 8193, .heads = 2, .dim = 64, .branches = {window_spec(20, 3, 2), global_spec(8120, 73, true)}});
+    add("global_of_head_ranges",
+        {.length = 9001,
+         .heads = 4,
+         .kv_heads = 2,
+         .dim = 64,
+         .branches = {with_heads(window_spec(40, 2), 0, 2), with_heads(global_spec(8990, 5, true), 1, 2)}});
+    add("one_query", {.batch = 3,
+                      .length = 20011,
+                      .heads = 4,
+                      .kv_heads = 1,
+                      .dim = 64,
+                      .branches = {{}},
+                      .window = QueryWindow{20010, 1}});
+    add("some_queries", {.length = 20011,
+                         .heads = 2,
+                         .dim = 64,
+                         .branches = {{.segment = 2048}, {.segment = 9000, .dilation = 2}, {}},
+                         .window = QueryWindow{17900, 77}});
+    add("queries_of_classes", {.length = 60001,
+                               .heads = 4,
+                               .dim = 32,
+                               .branches = {{.dilation = 4}, {.dilation = 8}},
+                               .window = QueryWindow{59900, 50}});
+    return all;
+}
+
+class FewRows : public testing::TestWithParam<NamedProblem> {
+  protected:
+    const Problem problem_ = taken(GetParam().problem, subject());
+    const Inputs inputs_ = random_inputs(problem_, 3);
+};
+
+TEST_P(FewRows, AgreeWithReference) {
+    SCOPED_TRACE(testing::Message() << problem_);
+    const Results exact = run_exact(problem_, inputs_);
+    const Results own = run(problem_, inputs_, subject());
+    expect_agreement(problem_, inputs_, own, exact);
+    expect_identical(run(problem_, inputs_, subject()), own);
+    // With the least memory there are fewer parts, or none.
+    RunOptions limited = subject();
+    limited.workspace_limit = 1 << 16;
+    limited.raise_limit = true;
+    expect_agreement(problem_, inputs_, run(problem_, inputs_, limited), exact);
+}
+
+TEST_P(FewRows, HaveTheMassOfTheDefinition) {
+    RunOptions options = subject();
+    options.mass = true;
+    expect_mass(problem_, run(problem_, inputs_, options).mass, mass_by_definition(problem_, inputs_));
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, FewRows,
+                         testing::ValuesIn(with_dtypes(with_both_key_rules(problems_of_few_rows()), subject_dtypes())),
+                         name_of);
+
+// A part whose keys are all hidden, or whose scores are NaN, is merged like any other.
+TEST(NanInFewRows, ReachesRowsThatAttendToIt) {
+    constexpr std::int64_t bad = 8993;
+    const Problem problem = {.length = 9001,
+                             .heads = 1,
+                             .dim = 64,
+                             .branches = {window_spec(3, 0), global_spec(8990, 5, true)},
+                             .causal = true,
+                             .dtype = subject_usual_dtype()};
+    Inputs inputs = random_inputs(problem, 11);
+    std::fill_n(inputs.k.begin() + bad * problem.dim, problem.dim, std::numeric_limits<double>::quiet_NaN());
+    RunOptions forward_alone = subject();
+    forward_alone.backward = false;
+    const Results got = run(problem, inputs, forward_alone);
+    const Mask mask(problem);
+    for (std::int64_t n = 0; n < problem.length; ++n) {
+        const bool is_reached = std::ranges::count(mask.keys(n, 0).positions, bad) > 0;
+        for (std::int64_t i = n * problem.dim; i < (n + 1) * problem.dim; ++i)
+            ASSERT_EQ(std::isnan(got.out[static_cast<std::size_t>(i)]), is_reached) << "row " << n;
+    }
+}
+
 // NaN in a row reaches the rows that attend to it, and no other row.
 TEST(NanInWindows, ReachesRowsThatAttendToIt) {
     constexpr std::int64_t bad = 457;

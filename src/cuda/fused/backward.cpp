@@ -5,8 +5,10 @@
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/common_backward_steps.hpp"
 #include "cuda/fused/lse_delta.hpp"
+#include "cuda/fused/merge_range_parts.hpp"
 #include "cuda/fused/partial_rows.hpp"
 #include "cuda/fused/plan/backward_plan.hpp"
+#include "cuda/fused/plan/range_parts.hpp"
 #include "cuda/results/cuda_call.hpp"
 #ifdef ANNULUS_HAVE_MMA
 #include "cuda/fused/mma/architecture.hpp"
@@ -110,6 +112,8 @@ template <class Architecture> class FusedBackward final : public Executable {
             if (step.action == BackwardAction::find_gradients) {
                 find_gradients(step, memory, next_counters, call.stream);
                 next_counters += backward_.counters_of(step.what);
+            } else if (step.action == BackwardAction::add_range_parts) {
+                add_parts(step, call, memory);
             } else if (step.action == BackwardAction::pack_ranges) {
                 pack(step, call, memory);
             } else {
@@ -146,7 +150,7 @@ template <class Architecture> class FusedBackward final : public Executable {
         const Problem &problem = plan_.problem();
         Params params = common_params(planned);
         params.row_stride = FastDivmod(1);
-        set_partial_rows(backward_.queries.parts, problem.queries.length, params);
+        set_partial_rows(backward_.queries.parts, planned, problem.queries.length, params);
         return params;
     }
 
@@ -154,7 +158,7 @@ template <class Architecture> class FusedBackward final : public Executable {
         const Problem &problem = plan_.problem();
         Params params = common_params(planned);
         params.row_stride = FastDivmod(static_cast<int>(problem.key_stride));
-        set_partial_rows(backward_.keys.parts, problem.key_rows(), params);
+        set_partial_rows(backward_.keys.parts, planned, problem.key_rows(), params);
         if (planned.is_packed)
             params.statistic_rows = params.sequence.range_count;
         return params;
@@ -176,11 +180,13 @@ template <class Architecture> class FusedBackward final : public Executable {
             const bool is_query_side = side == Side::queries;
             const BackwardShapes shapes = architecture_.backward_shapes(problem.dtype, problem.head_dim);
             const int block_rows = (is_query_side ? shapes.queries : shapes.keys).range_block_rows;
-            const PartialGradients partial = partial_gradients(side, backward_, scope_, call, memory);
+            const PartialGradients all_partial = partial_gradients(side, backward_, scope_, call, memory);
             std::vector<BoundGrid> &grids = grids_of(side);
             for (std::size_t i = 0; i < grids.size(); ++i) {
                 auto &[params, ranges] = grids[i];
                 const PlannedGrid &planned = backward_.side_grids(side).grids[i];
+                const PartialGradients partial =
+                    planned.range_parts > 1 ? gradients_of_parts(planned, problem, memory) : all_partial;
                 ranges.bind(matrices_of(planned, ranges_of(side, call), memory.curves, problem), problem, block_rows,
                             params);
                 store_sequences(planned, grid_tables, params, call.stream);
@@ -197,6 +203,15 @@ template <class Architecture> class FusedBackward final : public Executable {
                 params.has_nonfinite = memory.has_nonfinite;
             }
         }
+    }
+
+    // Returns where the range parts of a grid have their gradients.
+    static PartialGradients gradients_of_parts(const PlannedGrid &planned, const Problem &problem,
+                                               const BackwardMemory &memory) {
+        float *const first = memory.range_parts;
+        if (problem.gradients.only_v)
+            return {nullptr, nullptr, first};
+        return {first, first, first + rows_of_range_parts({&planned, 1}) * problem.head_dim};
     }
 
     // ---- Steps.
@@ -266,6 +281,29 @@ template <class Architecture> class FusedBackward final : public Executable {
         if (multiplies_ds)
             params.tiles = static_cast<unsigned>(divide_up(stored.queries, StoredDs::row_blocks_of_tile) *
                                                  part.segments * part.heads * part.batches);
+    }
+
+    // Adds the range parts of a grid to the gradients of its side, or sets these.
+    void add_parts(const BackwardStep &step, const CudaCall &call, const BackwardMemory &memory) const {
+        const Problem &problem = call.problem();
+        const PlannedGrid &planned = grid_of(step);
+        TileGrid grid = planned.tiles;
+        if (step.launch.part)
+            restrict_grid(planned, *step.launch.part, grid);
+        const bool is_query_side = step.side == Side::queries;
+        const RangePartsWork work{grid, planned.range_parts, problem.head_dim,
+                                  step.launch.destination == Destination::add_to_partial,
+                                  is_query_side ? problem.queries.length : problem.key_rows()};
+        const PartialGradients parts = gradients_of_parts(planned, problem, memory),
+                               all = partial_gradients(step.side, backward_, scope_, call, memory);
+        const auto add = [&](const float *from, float *to) {
+            if (from && to)
+                add_range_parts(work, from, to, call.stream);
+        };
+        if (is_query_side)
+            return add(parts.d_q, all.d_q);
+        add(parts.d_k, all.d_k);
+        add(parts.d_v, all.d_v);
     }
 
     // Copies the range rows of a packed grid, and the statistics of its queries if they are the ranges.

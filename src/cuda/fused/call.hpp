@@ -41,12 +41,14 @@ const char *alignment_refusal(std::initializer_list<const annulus_tensor *> tens
 // Returns scale · log2(e) in float32, as the kernels use it.
 float scale_log2(const Plan &plan);
 
-// Sets in a kernel's parameters where the partial results of `rows` rows of a head lie: one after the other, or with
-// the stride of a split grid.
+// Sets in the parameters of a grid's kernel where the partial results of `rows` rows of a head lie: one after the
+// other, or with the stride of a split grid. Range parts have partial results only of the grid's rows.
 template <class Params>
-void set_partial_rows(const std::optional<SplitParts> &parts, std::int64_t rows, Params &params) {
+void set_partial_rows(const std::optional<SplitParts> &parts, const PlannedGrid &planned, std::int64_t rows,
+                      Params &params) {
     const int stride = parts ? parts->stride : 1;
-    params.partial_rows = static_cast<int>(partial_rows_of(rows, stride));
+    const std::int64_t own_rows = planned.range_parts > 1 ? planned.tiles.sequence.row_count : rows;
+    params.partial_rows = static_cast<int>(partial_rows_of(own_rows, stride));
     params.partial_stride = FastDivmod(stride);
 }
 

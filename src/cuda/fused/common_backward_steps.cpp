@@ -3,9 +3,12 @@
 
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/lse_delta.hpp"
+#include "cuda/fused/partial_rows.hpp"
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace annulus {
 
@@ -60,6 +63,31 @@ GradientOutputArguments gradient_outputs(const BackwardPlan &backward, KeyScope 
             context};
 }
 
+// Writes the rows that the last launch of a side leaves out: those outside its window of rows.
+void write_unfinished(Side side, const BackwardPlan &backward, const CudaCall &call, const BackwardMemory &memory) {
+    const SequenceGrid &last = backward.side_grids(side).grids.back().tiles.sequence;
+    PartialRows rows{};
+    rows.window_start = last.row_start;
+    rows.window_end = last.row_start + last.row_count;
+    GridBranch &itself = rows.branches[rows.branch_count++]; // each row meets its own position alone
+    itself.length = FastDivmod(last.sequence_length);
+    itself.head_count = call.problem().heads;
+    itself.is_window = true;
+    itself.row_rule = ANNULUS_QUERY_EVERY;
+    Block block = call.whole();
+    block.queries = window_of(call.problem(), side);
+    const auto arguments = [&](const float *partial, const DeviceRows &target) {
+        return PartialRowsArguments{block, rows, call.head_dim(), partial, target};
+    };
+    if (side == Side::queries)
+        return write_partial_rows(call.problem().dtype, std::array{arguments(memory.partial.d_q, call.d_q)},
+                                  call.stream);
+    std::vector<PartialRowsArguments> gradients{arguments(memory.partial.d_v, call.d_v)};
+    if (!call.problem().gradients.only_v)
+        gradients.push_back(arguments(memory.partial.d_k, call.d_k));
+    write_partial_rows(call.problem().dtype, gradients, call.stream);
+}
+
 } // namespace
 
 PartialGradients partial_gradients(Side side, const BackwardPlan &backward, KeyScope scope, const CudaCall &call,
@@ -91,13 +119,22 @@ void run_common_step(const BackwardStep &step, const BackwardPlan &backward, Key
         return clear_partial_gradients(step.side, backward, scope, call, memory);
     case BackwardAction::find_order:
         return find_order(backward.side_grids(step.side).grids[step.launch.grid], memory.curves, call.stream);
-    case BackwardAction::write_gradients:
-        return write_gradients(problem.dtype, outputs(), call.stream);
+    case BackwardAction::write_gradients: {
+        GradientOutputArguments written = outputs();
+        if (!backward.queries.writes_partial())
+            written.partial.d_q = nullptr;
+        if (!backward.keys.writes_partial())
+            written.partial.d_k = written.partial.d_v = nullptr;
+        return write_gradients(problem.dtype, written, call.stream);
+    }
+    case BackwardAction::write_unfinished:
+        return write_unfinished(step.side, backward, call, memory);
     case BackwardAction::recompute_gradients:
         return recompute_gradients(problem.dtype, outputs(), is_query_side, !is_query_side, call.stream);
     case BackwardAction::recompute_partial:
         return recompute_partial_gradients(problem.dtype, only_side(step.side, outputs()), call.stream);
     case BackwardAction::find_gradients:
+    case BackwardAction::add_range_parts:
     case BackwardAction::pack_ranges:
         break;
     }

@@ -13,7 +13,8 @@ namespace annulus {
 PartialGradients partial_gradients(Side side, const BackwardPlan &backward, KeyScope scope, const CudaCall &call,
                                    const BackwardMemory &memory);
 
-// Runs any step but find_gradients and pack_ranges, which read the parameters of an architecture's kernels.
+// Runs any step but find_gradients, add_range_parts and pack_ranges, which read the parameters of an architecture's
+// kernels.
 void run_common_step(const BackwardStep &step, const BackwardPlan &backward, KeyScope scope, const CudaCall &call,
                      const BackwardMemory &memory);
 

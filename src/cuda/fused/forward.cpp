@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/call.hpp"
+#include "cuda/fused/merge_range_parts.hpp"
 #include "cuda/fused/plan/forward_plan.hpp"
 #include "cuda/results/cuda_call.hpp"
 #ifdef ANNULUS_HAVE_MMA
@@ -84,7 +85,7 @@ template <class Architecture> class FusedForward final : public Executable {
         params.scale_log2 = scale_log2(plan_);
         params.inverse_scale_log2 = 1 / params.scale_log2;
         params.all_heads = problem.heads;
-        set_partial_rows(forward_.parts, problem.queries.length, params);
+        set_partial_rows(forward_.parts, planned, problem.queries.length, params);
         return params;
     }
 
@@ -110,6 +111,10 @@ template <class Architecture> class FusedForward final : public Executable {
             params.lse = tensor_rows(call.lse);
             params.partial_o = is_whole ? memory.o : call.partial.o;
             params.partial_state = is_whole ? memory.state : call.partial.state;
+            if (planned.range_parts > 1) {
+                params.partial_o = memory.part_o;
+                params.partial_state = memory.part_state;
+            }
             params.has_nonfinite = memory.has_nonfinite;
         }
     }
@@ -150,8 +155,15 @@ template <class Architecture> class FusedForward final : public Executable {
             return find_order(forward_.grids[step.launch.grid], memory.curves, call.stream);
         case ForwardAction::pack_ranges:
             return pack_ranges(params_[step.launch.grid], keys(call), memory.curves, problem, call.stream);
+        case ForwardAction::merge_range_parts:
+            return merge_range_parts({params_[step.launch.grid], forward_.grids[step.launch.grid].range_parts,
+                                      problem.head_dim, step.launch.destination == Destination::add_to_partial,
+                                      problem.queries.length},
+                                     memory.part_state, memory.part_o, state, o, call.stream);
         case ForwardAction::write_outputs:
             return write_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
+        case ForwardAction::write_unfinished:
+            return write_unfinished_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
         case ForwardAction::recompute_outputs_of_partial:
             return recompute_outputs_of_partial(problem.dtype, outputs(call, state, o, memory), call.stream);
         case ForwardAction::recompute_outputs: // all rows; on a rank the rows that the launch over its own keys

@@ -39,6 +39,8 @@ class LaunchChecker {
     // Marks the partial results as set before the launches.
     void set_partial() { all_are_set_ = true; }
     bool are_set() const { return all_are_set_; }
+    // True if the last launch has added the partial results to its rows.
+    bool has_finished() const { return before_ && before_->destination == Destination::finish_partial; }
 
     void find_order(const BranchPlan *curve) {
         EXPECT_TRUE(curve);
@@ -68,7 +70,7 @@ class LaunchChecker {
             break;
         case Destination::set_partial:
             EXPECT_TRUE(split_ || has_partial_);
-            EXPECT_FALSE(is_first_kernel && !split_ && is_set(launch));
+            EXPECT_FALSE(is_first_kernel && !split_ && meets_set(launch));
             set(launch);
             break;
         case Destination::add_to_partial:
@@ -80,13 +82,15 @@ class LaunchChecker {
                                             : grids_.size() == 2 ? Destination::set_partial
                                                                  : Destination::add_to_partial);
             all_are_set_ = false; // the next part clears its own partial results
+            set_windows_.clear();
             EXPECT_EQ(before_->first_partial_row, launch.first_partial_row);
             EXPECT_TRUE(before_->part == launch.part);
             break;
         case Destination::finish_partial:
-            EXPECT_EQ(scope_, KeyScope::last_keys);
+            EXPECT_TRUE(scope_ == KeyScope::last_keys || scope_ == KeyScope::all_keys);
             EXPECT_TRUE(has_partial_ && is_set(launch));
             EXPECT_EQ(launch.grid + 1, grids_.size());
+            EXPECT_EQ(grids_[launch.grid].range_parts, 1);
             break;
         case Destination::outputs_or_partial:
             EXPECT_EQ(scope_, KeyScope::own_keys);
@@ -131,13 +135,33 @@ class LaunchChecker {
         return {part.first_batch, part.first_head / head_step_, part.first_segment};
     }
     bool is_set(const Launch &launch) const {
-        return all_are_set_ || (launch.part && launch.part->segments > 0 && set_.count(rows_of(launch)) > 0);
+        return all_are_set_ ||
+               std::ranges::any_of(
+                   set_windows_,
+                   [&](const Window &set) { return intersect(set, rows_of_grid(launch)) == rows_of_grid(launch); }) ||
+               (launch.part && launch.part->segments > 0 && set_.count(rows_of(launch)) > 0);
+    }
+    // True if some row of the launch has a partial result.
+    bool meets_set(const Launch &launch) const {
+        const Window own = rows_of_grid(launch);
+        const auto meets = [&](const Window &set) { return intersect(set, own).length > 0; };
+        return set_windows_.empty() ? all_are_set_ : std::ranges::any_of(set_windows_, meets);
+    }
+    Window rows_of_grid(const Launch &launch) const {
+        const SequenceGrid &sequence = grids_[launch.grid].tiles.sequence;
+        return {sequence.row_start, sequence.row_count};
     }
     void set(const Launch &launch) {
-        if (launch.part && launch.part->segments > 0)
+        if (launch.part && launch.part->segments > 0) {
             set_.insert(rows_of(launch));
-        else
-            all_are_set_ = true;
+            return;
+        }
+        const Window own = rows_of_grid(launch);
+        set_windows_.push_back(own);
+        std::int64_t all = 0;
+        for (const Window &window : set_windows_)
+            all += window.length;
+        all_are_set_ |= split_ || !grids_[launch.grid].sequences.empty() || all >= rows_.length;
     }
 
     void cover(const Launch &launch, int kernel) {
@@ -163,6 +187,7 @@ class LaunchChecker {
     const int head_step_;
     bool all_are_set_ = false;
     std::set<Rows> set_;
+    std::vector<Window> set_windows_;
     std::set<const BranchPlan *> ordered_; // curves whose permutation is found
     std::optional<std::size_t> packed_;    // the grid whose rows are packed in its order
     std::optional<Launch> before_;
@@ -190,6 +215,34 @@ class ClearedChecker {
     int next_ = 0, parts_ = 0;
 };
 
+// Checks that the parts of a grid whose ranges are divided are merged before the next launch needs their memory.
+class RangePartsChecker {
+  public:
+    void launch(const Launch &launch, const PlannedGrid &planned) {
+        EXPECT_TRUE(launches_.empty() || (launches_.back().grid == launch.grid && launches_.back().part == launch.part))
+            << "parts were not merged";
+        if (planned.range_parts == 1)
+            return;
+        EXPECT_EQ(launch.destination, Destination::set_partial);
+        EXPECT_EQ(launch.first_partial_row, planned.tiles.sequence.row_start - planned.tiles.first_row);
+        EXPECT_EQ(launch.clears.parts, 0);
+        launches_.push_back(launch);
+    }
+    bool is_pending() const { return !launches_.empty(); }
+
+    void merge(const Launch &launch, int kernels) {
+        ASSERT_EQ(launches_.size(), static_cast<std::size_t>(kernels));
+        EXPECT_EQ(launches_.back().grid, launch.grid);
+        EXPECT_TRUE(launches_.back().part == launch.part);
+        EXPECT_TRUE(launch.destination == Destination::set_partial ||
+                    launch.destination == Destination::add_to_partial);
+        launches_.clear();
+    }
+
+  private:
+    std::vector<Launch> launches_; // of the kernels that find results of the same parts
+};
+
 bool leaves_rows_out(const std::vector<PlannedGrid> &grids) {
     return grids.empty() || !grids.front().is_complete;
 }
@@ -207,6 +260,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) 
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
     ClearedChecker cleared;
+    RangePartsChecker parts;
     bool follows_launch = false;
     for (const ForwardStep &step : forward.steps) {
         const bool is_launch = step.action == ForwardAction::attend;
@@ -231,14 +285,24 @@ void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) 
             launches.pack(step.launch.grid);
             break;
         case ForwardAction::attend:
+            parts.launch(step.launch, forward.grids.at(step.launch.grid));
+            if (!parts.is_pending())
+                launches.launch(step.launch, 0, true);
+            break;
+        case ForwardAction::merge_range_parts:
+            parts.merge(step.launch, 1);
             launches.launch(step.launch, 0, true);
             break;
         case ForwardAction::write_outputs:
             EXPECT_TRUE(forward.has_own_partial && launches.are_set());
             writes = true;
             break;
+        case ForwardAction::write_unfinished:
+            EXPECT_TRUE(forward.has_own_partial && launches.are_set() && launches.has_finished());
+            writes = true;
+            break;
         case ForwardAction::recompute_outputs_of_partial:
-            EXPECT_TRUE(writes);
+            EXPECT_TRUE(writes && !launches.has_finished());
             recomputes = true;
             break;
         case ForwardAction::recompute_outputs:
@@ -252,7 +316,9 @@ void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) 
     EXPECT_EQ(recomputes, plan.hides_keys() && !has_other_keys(scope));
     EXPECT_FALSE(cleared.clears() && (has_partial || clears));
     if (!has_other_keys(scope) && !forward.parts) {
-        EXPECT_EQ(clears || cleared.clears(), !is_split_part(forward) && leaves_rows_out(forward.grids));
+        const bool has_finished = scope == KeyScope::all_keys && launches.has_finished();
+        EXPECT_EQ(clears || cleared.clears(),
+                  !has_finished && !is_split_part(forward) && leaves_rows_out(forward.grids));
     }
 }
 
@@ -324,6 +390,8 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
     static constexpr Gradients alone[] = {Gradients::d_v};
     const std::span<const Gradients> kernels = only_v ? alone : gradients_of_keys(problem.head_dim);
     bool writes = false;
+    std::set<Side> unfinished;
+    RangePartsChecker parts;
     std::size_t lse_deltas = 0;
     for (std::size_t i = 0; i < backward.steps.size(); ++i) {
         const BackwardStep &step = backward.steps[i];
@@ -365,6 +433,9 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
                 EXPECT_EQ(step.turns.first, backward.steps[i - 1].turns.end);
                 break;
             }
+            parts.launch(step.launch, backward.side_grids(step.side).grids.at(step.launch.grid));
+            if (parts.is_pending())
+                break;
             checker.launch(step.launch, is_first ? 0 : static_cast<int>(kernel - kernels.begin()), is_first);
             cleared[step.side].launch(step.launch.clears);
             if (finds_all(step)) {
@@ -375,8 +446,21 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
             }
             break;
         }
+        case BackwardAction::add_range_parts: {
+            const int count = step.side == Side::queries ? 1 : static_cast<int>(kernels.size());
+            parts.merge(step.launch, count);
+            for (int kernel = 0; kernel < count; ++kernel)
+                checker.launch(step.launch, kernel, kernel == 0);
+            break;
+        }
         case BackwardAction::write_gradients:
             writes = true;
+            break;
+        case BackwardAction::write_unfinished:
+            EXPECT_TRUE(checker.are_set() && checker.has_finished());
+            EXPECT_FALSE(backward.side_grids(step.side).grids.back().is_complete);
+            EXPECT_TRUE(backward.side_grids(step.side).grids.back().fills_rows);
+            unfinished.insert(step.side);
             break;
         case BackwardAction::recompute_gradients:
             recomputes[step.side] = true;
@@ -389,7 +473,13 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
     }
     expect_sound_rest(scope, backward, only_v);
     EXPECT_EQ(lse_deltas, has_other_keys(scope) ? 0U : 1U);
-    EXPECT_EQ(writes, backward.queries.has_own_partial || backward.keys.has_own_partial);
+    EXPECT_EQ(writes, backward.queries.writes_partial() || backward.keys.writes_partial());
+    for (const Side side : {Side::queries, Side::keys}) {
+        const SideGrids &own = backward.side_grids(side);
+        const bool has_finished = launches.at(side).has_finished() && scope == KeyScope::all_keys;
+        EXPECT_EQ(has_finished, !own.destinations.empty());
+        EXPECT_EQ(unfinished.contains(side), has_finished && !own.grids.back().is_complete);
+    }
     const bool are_plain = problem.gradients.are_plain();
     for (const Side side : {Side::queries, Side::keys}) {
         const SideGrids &side_grids = backward.side_grids(side);
@@ -405,6 +495,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
             launches.at(side).expect_all_once(1);
         }
         const bool has_all_in_partial = recomputes_partial[side] && !side_grids.finishes &&
+                                        side_grids.destinations.empty() &&
                                         (scope == KeyScope::own_keys || side_grids.has_own_partial);
         EXPECT_EQ(recomputes[side], plan.hides_keys() && !has_other_keys(scope) && !has_all_in_partial);
         // The kernels write only plain gradients.
@@ -416,7 +507,8 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         const bool launches_clear = cleared[side].clears();
         EXPECT_FALSE(launches_clear && (scope != KeyScope::all_keys || side_grids.has_own_partial || clears[side]));
         if ((!has_other_keys(scope) || side == Side::keys) && !side_grids.parts && !side_grids.is_split) {
-            EXPECT_EQ(clears[side] || launches_clear, leaves_rows_out(side_grids.grids));
+            EXPECT_EQ(clears[side] || launches_clear,
+                      side_grids.destinations.empty() && leaves_rows_out(side_grids.grids));
         }
     }
 }
@@ -788,6 +880,132 @@ TEST(LargePlans, OfSeveralGridsHavePartialResultsOfFewRows) {
         EXPECT_EQ(forward.parts->all_rows(), 2 * ((length + 63) / 64));
         expect_sound(plan, KeyScope::all_keys, forward);
         expect_sound(plan, KeyScope::all_keys, backward_of(plan, KeyScope::all_keys, 0));
+    }
+}
+
+// Returns the range parts of each grid.
+std::vector<int> range_parts_of(const std::vector<PlannedGrid> &grids) {
+    std::vector<int> parts;
+    for (const PlannedGrid &planned : grids)
+        parts.push_back(planned.range_parts);
+    return parts;
+}
+
+// Global queries meet all keys, and global keys meet all queries: one tile for each head. The window of all rows is
+// left as it is.
+TEST(RangeParts, FillTheGpuBesideAWindow) {
+    for (const std::int64_t length : {std::int64_t{131072}, std::int64_t{131071}})
+        for (const std::int64_t first : {std::int64_t{0}, length / 2, length - 16}) {
+            const Problem problem = {.length = length,
+                                     .heads = 8,
+                                     .dim = 128,
+                                     .branches = {window_spec(256, 256), global_spec(first, 16, true)},
+                                     .dtype = ANNULUS_BFLOAT16};
+            SCOPED_TRACE(testing::Message() << problem);
+            const Plan plan(pattern_of(problem), plan_problem_of(problem));
+            const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, 0);
+            const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
+            expect_sound(plan, KeyScope::all_keys, forward);
+            expect_sound(plan, KeyScope::all_keys, backward);
+            // The global queries meet the keys before and behind the global positions in two grids. The launches of
+            // each fill the multiprocessors.
+            const bool is_inside = first > 0 && first < length - 16;
+            const std::vector<int> queries = is_inside ? std::vector{1, 16, 16, 1} : std::vector{1, 16, 1};
+            EXPECT_EQ(range_parts_of(forward.grids), queries);
+            EXPECT_EQ(range_parts_of(backward.queries.grids), queries);
+            const std::vector<int> keys = is_inside ? std::vector{1, 1, 16, 1} : std::vector{1, 16, 1};
+            EXPECT_EQ(range_parts_of(backward.keys.grids), keys);
+            for (const PlannedGrid &planned : forward.grids) {
+                EXPECT_LE(planned.tiles.tiles, planned.range_parts > 1 ? 132U : ~0U);
+            }
+            // The launch over the window is the last one. It adds the partial results of the other launches.
+            const PlannedGrid &last = forward.grids.back();
+            EXPECT_TRUE(last.is_complete && last.tiles.has_windows && backward.keys.grids.back().tiles.has_windows);
+            for (const Side side : {Side::queries, Side::keys}) {
+                const std::vector<Destination> &destinations = backward.side_grids(side).destinations;
+                ASSERT_FALSE(destinations.empty());
+                EXPECT_EQ(destinations.front(), Destination::set_partial);
+                EXPECT_EQ(destinations.back(), Destination::finish_partial);
+            }
+        }
+}
+
+// A step of decoding has a tile for each head. Fewer parts fit into a workspace limit; without parts it is the least.
+TEST(RangeParts, AreFewerWithinALimit) {
+    const Problem problem = {.batch = 2,
+                             .length = 1000003,
+                             .heads = 4,
+                             .dim = 64,
+                             .branches = {{}},
+                             .window = QueryWindow{1000002, 1},
+                             .dtype = ANNULUS_BFLOAT16};
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    const ForwardPlan most = forward_of(plan, KeyScope::all_keys, 0);
+    EXPECT_EQ(range_parts_of(most.grids), std::vector{16});
+    EXPECT_TRUE(most.has_own_partial);
+    std::vector<int> found;
+    for (const std::uint64_t limit : {forward_bytes(plan, most), forward_bytes(plan, most) / 2, std::size_t{1}}) {
+        const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, limit);
+        expect_sound(plan, KeyScope::all_keys, forward);
+        EXPECT_TRUE(limit == 1 || forward_bytes(plan, forward) <= limit);
+        found.push_back(forward.grids.front().range_parts);
+    }
+    EXPECT_EQ(found[0], 16);
+    EXPECT_TRUE(found[1] > 1 && found[1] < 16) << found[1];
+    EXPECT_EQ(found[2], 1);
+}
+
+// Range parts would only cost time: few keys, few keys that a query sees, a tile for each multiprocessor, padding keys.
+TEST(RangeParts, AreLeftOutWhereTheySaveNothing) {
+    const Problem decoding = {.length = 1000003,
+                              .heads = 2,
+                              .dim = 64,
+                              .branches = {{}},
+                              .window = QueryWindow{1000002, 1},
+                              .dtype = ANNULUS_BFLOAT16};
+    std::vector<Problem> problems(5, decoding);
+    problems[0].length = 3001;
+    problems[0].window = QueryWindow{3000, 1};
+    problems[1].branches = {window_spec(2000, 0)};
+    problems[2].causal = true;
+    problems[2].window = QueryWindow{2000, 1};
+    problems[3].heads = 100;
+    problems[4].zero_keys = true;
+    problems[4].branches = {{.segment = 700000}};
+    for (const Problem &problem : problems) {
+        SCOPED_TRACE(testing::Message() << problem);
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        EXPECT_EQ(range_parts_of(forward_of(plan, KeyScope::all_keys, 0).grids), std::vector{1});
+    }
+}
+
+// On a rank, range parts are merged into the partial results that all key scopes share.
+TEST(RangeParts, AreThoseOfARank) {
+    for (const bool keys_once : {false, true}) {
+        const Problem problem = {.length = 500009,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .dim = 64,
+                                 .branches = {window_spec(100, 30), global_spec(77, 13, true)},
+                                 .keys_once = keys_once,
+                                 .dtype = ANNULUS_BFLOAT16};
+        annulus::Problem sizes = plan_problem_of(problem);
+        sizes.queries = {0, 100003};
+        for (const KeyScope scope : {KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys}) {
+            sizes.keys = scope == KeyScope::own_keys ? sizes.queries : Window{200000, 100003};
+            SCOPED_TRACE(testing::Message() << problem << " key scope " << static_cast<int>(scope));
+            const Plan plan(pattern_of(problem), sizes);
+            const ForwardPlan forward = forward_of(plan, scope, 0);
+            expect_sound(plan, scope, forward);
+            const BackwardPlan backward = backward_of(plan, scope, 0);
+            expect_sound(plan, scope, backward);
+            const auto most = [](const std::vector<PlannedGrid> &grids) {
+                return std::ranges::max(range_parts_of(grids));
+            };
+            EXPECT_GT(most(forward.grids), 1);
+            EXPECT_GT(most(backward.queries.grids), 1);
+            EXPECT_EQ(most(backward.keys.grids) > 1, scope == KeyScope::own_keys);
+        }
     }
 }
 

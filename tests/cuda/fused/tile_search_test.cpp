@@ -7,6 +7,7 @@
 // - The first step of several leaves partial results for the rows to which another step or rank adds.
 // - A launch clears exactly the rows that its row blocks do not have.
 #include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/plan/range_parts.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
 #include "cuda/fused/schedule/rows_to_clear.hpp"
@@ -32,7 +33,7 @@
 namespace annulus::test {
 namespace {
 
-// Batch entry, head and position.
+// Batch entry, counted on over range parts, head and position.
 using Row = std::tuple<int, int, int>;
 
 template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search {
@@ -77,6 +78,7 @@ template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search
     // The kernels of `mma` find tiles by one code path for all grids.
     static void expect_same(const Tile<row_blocks> &found, const Tile<row_blocks> &wanted) {
         EXPECT_EQ(found.batch, wanted.batch);
+        EXPECT_EQ(found.partial_batch, wanted.partial_batch);
         EXPECT_EQ(found.head, wanted.head);
         ASSERT_EQ(found.ranges, wanted.ranges);
         for (int u = 0; u < row_blocks; ++u) {
@@ -105,7 +107,8 @@ template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search
         for (int u = 0; u < row_blocks; ++u)
             for (int i = 0; i < tile.row_block[u].rows; ++i) {
                 const Row row{tile.batch, tile.head, tile.row_block[u].position(i)};
-                EXPECT_TRUE(rows.insert(row).second) << "a row of two row blocks: " << std::get<2>(row);
+                EXPECT_TRUE(rows.insert({tile.partial_batch, tile.head, std::get<2>(row)}).second)
+                    << "a row of two row blocks: " << std::get<2>(row);
                 if (tile.meets_any(u))
                     reaching.insert(row);
                 padding[row] += tile.row_block[u].padding_keys;
@@ -268,6 +271,30 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
                 }
     }
 
+    // Divides the ranges of each grid, and expects every part to have each row of the grid.
+    template <bool rows_are_keys, int range_block_rows, int row_blocks>
+    void check_range_parts(const std::vector<PlannedGrid> &passes) const {
+        Search<rows_are_keys, range_block_rows, row_blocks> search;
+        for (const PlannedGrid &planned : passes) {
+            if (planned.tiles.sequence.row_count == 0)
+                continue;
+            std::set<Row> rows, expected;
+            Search<rows_are_keys, range_block_rows, row_blocks> whole;
+            visit(whole, planned.tiles, &expected);
+            PlannedGrid cut = planned;
+            const Window positions{planned.tiles.sequence.range_start, planned.tiles.sequence.range_count};
+            cut_ranges(positions, positions.length / 3 + 1, cut);
+            cut.tiles.sequences = cut.sequences.data();
+            cut.tiles.sequence_grids = cut.sequence_grids.data();
+            visit(search, cut.tiles, &rows);
+            EXPECT_EQ(rows.size(), cut.sequence_grids.size() * expected.size());
+            for (const auto &[batch, head, position] : rows) {
+                EXPECT_TRUE(expected.contains({batch % planned.tiles.batches, head, position}));
+            }
+        }
+        expect_same(search.met, wanted(rows_are_keys));
+    }
+
     template <bool rows_are_keys, int range_block_rows, int row_blocks> void check(GridResult what) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << row_blocks);
         const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
@@ -283,6 +310,8 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool, RandomProblem>
             expect_others_cleared(planned.tiles, rows_are_keys ? plan.problem().keys : plan.problem().queries, rows);
         }
         expect_same(search.met, wanted(rows_are_keys));
+        if (std::get<0>(GetParam()) % 4 == 0 && !problem_.zero_keys)
+            check_range_parts<rows_are_keys, range_block_rows, row_blocks>(passes);
         if (what == GridResult::outputs && problem_.zero_keys && !problem_.causal) {
             const Mask mask(problem_);
             for (const auto &[row, padding] : search.padding)

@@ -29,11 +29,11 @@ template <class Element, int columns, bool rows_are_keys, RowOrder order, class 
           class PartialStore = StorePartialRows>
 class BackwardEpilogue {
   public:
-    // `batch` and `head`: a batch entry and a head of queries.
-    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, Destination destination, int batch, int head,
-                                                const Rows &row_block)
-        : work_(work), destination_(destination), batch_(batch), head_(head), row_block_(row_block),
-          destinations_(work, destination, head, row_block) {}
+    // `batch` and `head`: a batch entry and a head of queries. `partial_batch`: the batch entry of partial results.
+    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, Destination destination, int batch,
+                                                int partial_batch, int head, const Rows &row_block)
+        : work_(work), destination_(destination), batch_(batch), partial_batch_(partial_batch), head_(head),
+          row_block_(row_block), destinations_(work, destination, head, row_block) {}
 
     // Writes `factor` times x to `rows`, by way of `staging` in shared memory, or to `partial`.
     __device__ __forceinline__ void write(float (&x)[columns / 2], float factor, std::uint32_t staging,
@@ -76,7 +76,7 @@ class BackwardEpilogue {
     // Returns the first row of a head in partial results.
     __device__ __forceinline__ std::int64_t partial_row(int head) const {
         const int heads = rows_are_keys ? work_.all_heads / work_.heads_of_kv_head : work_.all_heads;
-        return (std::int64_t{batch_} * heads + head) * work_.partial_rows - work_.first_partial_row;
+        return (std::int64_t{partial_batch_} * heads + head) * work_.partial_rows - work_.first_partial_row;
     }
 
     // Returns the row of partial results for a row of the row block, counted from the head's first row.
@@ -108,7 +108,7 @@ class BackwardEpilogue {
 
     const BackwardWork &work_;
     const Destination destination_;
-    const int batch_, head_;
+    const int batch_, partial_batch_, head_;
     const Rows &row_block_;
     const RowDestinations<Thread> destinations_;
 };

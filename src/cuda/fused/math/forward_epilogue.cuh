@@ -168,7 +168,8 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class Thr
     }
 
     __device__ __forceinline__ std::int64_t partial_row(int row) const {
-        return (std::int64_t{batch_} * work_.all_heads + head_) * work_.partial_rows - work_.first_partial_row +
+        return (std::int64_t{tile_.partial_batch} * work_.all_heads + head_) * work_.partial_rows -
+               work_.first_partial_row +
                work_.partial_stride.quotient(work_.query_row<order>(row_block_.position(row)));
     }
 

@@ -306,7 +306,7 @@ template <class Traits> class BackwardWarp {
             Traits::has_d_q_or_k ? shared_address(shared_.own_v_or_d_o) + u * Traits::row_block_bytes : q_or_k;
         for_each_strip<strips>([&](auto at, auto strip) {
             const BackwardEpilogue<Element, columns, rows_are_keys, RowOrder::either, decltype(at)> epilogue(
-                params_, params_.destination, tile.batch, tile.head, row_block);
+                params_, params_.destination, tile.batch, tile.partial_batch, tile.head, row_block);
             if constexpr (Traits::has_d_q_or_k) {
                 order_sums<Element>(x.d_q_or_k[strip]);
                 epilogue.write(x.d_q_or_k[strip], params_.scale, q_or_k, params_.d_q_or_k, params_.partial_d_q_or_k);

@@ -130,7 +130,7 @@ template <class Traits> class DqFromDsWarp {
         __syncwarp(); // the row block before has been copied out of `staging`
         for_each_strip<strips>([&](auto at, auto strip) {
             BackwardEpilogue<Element, columns, false, RowOrder::either, decltype(at), RowBlockFromLast>(
-                params_, params_.destination, tile.batch, tile.head, row_block)
+                params_, params_.destination, tile.batch, tile.batch, tile.head, row_block)
                 .write(x[strip], params_.scale, shared_address(shared_.staging[u]), params_.d_q_or_k,
                        params_.partial_d_q_or_k);
         });

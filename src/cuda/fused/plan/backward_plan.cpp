@@ -3,6 +3,7 @@
 
 #include "cuda/fused/plan/backward_steps.hpp"
 #include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/plan/range_parts.hpp"
 #include "cuda/fused/plan/tuning.hpp"
 #include "cuda/results/cuda_call.hpp"
 
@@ -27,8 +28,10 @@ bool may_write_rows(const Problem &problem, Side side) {
     return problem.heads == problem.kv_heads && problem.gradients.key_gradients_are_plain();
 }
 
-// Plans the call without split branches and without stored dS.
-BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes) {
+// Plans the call without split branches and without stored dS. With `may_finish`, the last launch of a side may finish
+// rows of a whole call.
+BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, const BackwardShapes &shapes,
+                        bool may_finish) {
     const Problem &problem = plan.problem();
     const bool is_whole = scope == KeyScope::all_keys;
     BackwardPlan result;
@@ -43,6 +46,9 @@ BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, c
         side.finishes = may_write && finishes_rows(plan, scope, side.grids);
         if (side.finishes)
             set_rows_left_partial(grids_of(which), side.grids);
+        if (may_finish && side.has_own_partial && may_write)
+            side.destinations =
+                finish_with_last(window_of(problem, which), side.grids).value_or(std::vector<Destination>{});
     }
     write_steps(plan, scope, shapes, result);
     return result;
@@ -150,6 +156,25 @@ std::optional<BackwardPlan> plan_storing_ds(const Plan &plan, KeyScope scope, co
     return result;
 }
 
+// Plans the grids of `whole` one after the other, and divides their ranges (range_parts.hpp). If that exceeds the
+// workspace limit, there are fewer parts, or none.
+BackwardPlan plan_one_by_one(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, int multiprocessors,
+                             std::uint64_t limit, const BackwardPlan &whole) {
+    for (int share = 1;; share *= 2) {
+        BackwardGrids grids{whole.queries.grids, whole.keys.grids};
+        bool has_any = false;
+        for (const Side which : {Side::queries, Side::keys}) {
+            const KernelShape &shape = shape_of(shapes, which);
+            if (!whole.side_grids(which).finishes) // then the only launch must find whole rows
+                has_any |= divide_ranges(plan.problem(), grids_of(which), shape, multiprocessors * shape.ctas / share,
+                                         which == Side::queries ? grids.queries : grids.keys);
+        }
+        BackwardPlan result = plan_grids(plan, scope, std::move(grids), shapes, true);
+        if (!has_any || is_within_limit(limit, backward_bytes(plan, result)))
+            return result;
+    }
+}
+
 } // namespace
 
 BackwardGrids make_backward_grids(const Plan &plan, const BackwardShapes &shapes) {
@@ -172,13 +197,13 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
     }
     if (plan.problem().gradients.only_v)
         grids.queries.clear();
-    BackwardPlan whole = plan_grids(plan, scope, std::move(grids), shapes);
+    BackwardPlan whole = plan_grids(plan, scope, std::move(grids), shapes, false);
     if (are_over_sequences(whole.keys.grids))
         return whole;
     std::optional<BackwardPlan> better = plan_split(plan, scope, shapes, multiprocessors, limit, whole);
     if (!better)
         better = plan_storing_ds(plan, scope, shapes, multiprocessors, limit, whole);
-    return better ? *std::move(better) : whole;
+    return better ? *std::move(better) : plan_one_by_one(plan, scope, shapes, multiprocessors, limit, whole);
 }
 
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward) {
@@ -209,6 +234,10 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
     if (backward.stored)
         memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));
+    const std::int64_t rows_of_key_parts =
+        (problem.gradients.only_v ? 1 : 2) * rows_of_range_parts(backward.keys.grids);
+    memory.range_parts =
+        workspace.take<float>(std::max(rows_of_range_parts(backward.queries.grids), rows_of_key_parts), d);
     const std::int64_t query_rows = backward.queries.parts ? backward.queries.parts->all_rows() : 0;
     const std::int64_t key_rows = backward.keys.parts ? 2 * backward.keys.parts->all_rows() : 0;
     memory.split_partial = workspace.take<float>(std::max(query_rows, key_rows), d);

@@ -36,7 +36,9 @@ enum class BackwardAction {
     find_order,          // finds the permutation of the curve of the launch's grid, for both sides
     pack_ranges,         // copies range rows of the launch's grid into that permutation
     find_gradients,      // runs the launch
+    add_range_parts,     // adds up the range parts of a side's launch before
     write_gradients,     // writes the caller's tensors from the call's own partial results
+    write_unfinished,    // the same for the rows of a side that the last launch has not finished
     recompute_gradients, // recomputes rows that met NaN or infinity, in a side's rows of the caller's tensors
     recompute_partial,   // the same in a side's partial results
 };
@@ -44,7 +46,7 @@ enum class BackwardAction {
 struct BackwardStep {
     BackwardAction action;
     Side side = Side::queries;
-    Launch launch{}; // for find_gradients; find_order and pack_ranges use only its grid
+    Launch launch{}; // for find_gradients and add_range_parts; find_order and pack_ranges use only its grid
     Gradients what = Gradients::d_q;
     // For Gradients::all_storing_d_s, whose launch is of keys.
     Destination query_destination{};
@@ -61,6 +63,11 @@ struct SideGrids {
         false; // the branches are split over two grids of a call's own keys, which use the call's partial results
     bool has_own_partial = false; // the workspace holds partial results of all rows; the call has none
     bool finishes = false;        // writes the rows that meet only the call's own keys or queries
+    // The destinations of the launches, if the last one adds the call's own partial results and finishes its rows.
+    std::vector<Destination> destinations{};
+
+    // True if the caller's tensors get all rows from the call's own partial results.
+    bool writes_partial() const { return has_own_partial && destinations.empty(); }
 };
 
 struct BackwardPlan {
@@ -103,6 +110,7 @@ struct BackwardMemory {
     CurveMemory curves;
     std::uint8_t *stored_ds;
     SequenceMemory sequences;
+    float *range_parts;   // of range parts, [parts, B, heads, rows, D]: dQ, or dK and then dV
     float *split_partial; // partial results of SideGrids::parts, a part of the rows at a time: dQ, or dK and then dV
 };
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/plan/backward_steps.hpp"
 
+#include "cuda/fused/plan/range_parts.hpp"
+
 #include <cstddef>
 #include <optional>
 #include <vector>
@@ -83,7 +85,9 @@ class StepWriter {
     bool has_partial(const SideGrids &side) const { return scope_ != KeyScope::all_keys || side.has_own_partial; }
 
     // True if rows reach the caller's tensors only by way of partial results.
-    bool is_all_partial(const SideGrids &side) const { return has_partial(side) && !side.finishes; }
+    bool is_all_partial(const SideGrids &side) const {
+        return has_partial(side) && !side.finishes && side.destinations.empty();
+    }
 
     // Adds a step that writes zeros to a side's rows that the launches leave out, unless the launches clear these rows.
     // Returns whether the first launch sets its rows.
@@ -138,14 +142,23 @@ class StepWriter {
             return;
         }
         const bool clears = launches_clear(which);
-        bool sets = add_clearing(which, clears);
+        const bool finishes_last = !side.destinations.empty();
+        bool sets = finishes_last || add_clearing(which, clears);
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
             pack(which, i);
             for (int member = 0; member < (which == Side::keys ? group() : 1); ++member) {
                 std::optional<GridPart> part;
                 if (which == Side::keys)
                     part = GridPart{0, batches(), member, problem_.kv_heads};
-                launch_kernels(which, {i, part, destination(side, sets), 0, {0, clears ? 1 : 0}});
+                const PlannedGrid &planned = side.grids[i];
+                const Destination target = finishes_last ? side.destinations[i] : destination(side, sets);
+                if (planned.range_parts > 1) {
+                    const std::int64_t first = first_row_of_range_parts(planned);
+                    launch_kernels(which, {i, part, Destination::set_partial, first});
+                    add({BackwardAction::add_range_parts, which, {i, part, target, first}});
+                } else {
+                    launch_kernels(which, {i, part, target, 0, {0, clears ? 1 : 0}});
+                }
                 sets = false;
             }
         }
@@ -225,8 +238,12 @@ class StepWriter {
         for (const Side side : sides)
             if (recomputes && in_partial)
                 add({BackwardAction::recompute_partial, side});
-        if (result_.queries.has_own_partial || result_.keys.has_own_partial)
+        if (result_.queries.writes_partial() || result_.keys.writes_partial())
             add({BackwardAction::write_gradients});
+        for (const Side side : sides)
+            if (const SideGrids &own = result_.side_grids(side);
+                !own.destinations.empty() && !own.grids.back().is_complete)
+                add({BackwardAction::write_unfinished, side});
         for (const Side side : sides)
             if (recomputes && !(in_partial && is_all_partial(result_.side_grids(side))))
                 add({BackwardAction::recompute_gradients, side});

@@ -2,6 +2,7 @@
 #include "cuda/fused/plan/forward_plan.hpp"
 
 #include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/plan/range_parts.hpp"
 #include "cuda/results/cuda_call.hpp"
 
 #include <algorithm>
@@ -32,13 +33,17 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
     const bool has_partial = scope != KeyScope::all_keys || result.has_own_partial;
     const bool finishes = finishes_rows(plan, scope, result.grids);
     // The last launch finishes its rows: every row that meets other keys has been left as a partial result.
-    const bool finishes_last = scope == KeyScope::last_keys && !result.grids.empty() && !result.grids.back().curve;
+    const bool finishes_last = scope == KeyScope::last_keys && !result.grids.empty() && !result.grids.back().curve &&
+                               result.grids.back().range_parts == 1;
     if (finishes)
         set_rows_left_partial(GridResult::outputs, result.grids);
+    std::optional<std::vector<Destination>> destinations;
+    if (result.has_own_partial)
+        destinations = finish_with_last(plan.problem().queries, result.grids);
     bool sets = !has_other_keys(scope); // whether the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
     ClearedPart clears;
-    if (sets && must_clear(result.grids, has_partial && !finishes)) {
+    if (sets && !destinations && must_clear(result.grids, has_partial && !finishes)) {
         if (!has_partial && clears_beside(plan.problem(), result.grids, shape, plan.problem().queries.length))
             clears = {0, 1};
         else if (!has_partial || finishes)
@@ -53,12 +58,22 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
         if (result.grids[i].is_packed)
             steps.push_back({ForwardAction::pack_ranges, {i, {}, {}}});
         const bool is_last = finishes_last && i + 1 == result.grids.size();
-        const Destination destination =
-            is_last ? Destination::finish_partial : next_destination(has_partial, finishes, sets);
-        steps.push_back({ForwardAction::attend, {i, {}, destination, 0, clears}});
+        const Destination destination = destinations ? (*destinations)[i]
+                                        : is_last    ? Destination::finish_partial
+                                                     : next_destination(has_partial, finishes, sets);
         sets = false;
+        if (result.grids[i].range_parts > 1) {
+            const std::int64_t first = first_row_of_range_parts(result.grids[i]);
+            steps.push_back({ForwardAction::attend, {i, {}, Destination::set_partial, first}});
+            steps.push_back({ForwardAction::merge_range_parts, {i, {}, destination, first}});
+        } else {
+            steps.push_back({ForwardAction::attend, {i, {}, destination, 0, clears}});
+        }
     }
-    if (result.has_own_partial) {
+    if (destinations) { // a row that meets no key in the last launch is unfinished, too
+        steps.push_back({ForwardAction::write_unfinished});
+        add_recomputing(steps, plan, ForwardAction::recompute_outputs);
+    } else if (result.has_own_partial) {
         steps.push_back({ForwardAction::write_outputs});
         add_recomputing(steps, plan, ForwardAction::recompute_outputs_of_partial);
     } else if (!has_partial || finishes) {
@@ -110,6 +125,20 @@ std::optional<ForwardPlan> plan_in_parts(const Plan &plan, const BranchSplit &sp
     return plan_within<ForwardPlan>(limit, forward_bytes(plan, whole), plan_parts);
 }
 
+// Plans the grids one after the other, and divides their ranges (range_parts.hpp). If that exceeds the workspace limit,
+// there are fewer parts, or none.
+ForwardPlan plan_one_by_one(const Plan &plan, KeyScope scope, const std::vector<PlannedGrid> &grids,
+                            const KernelShape &shape, int multiprocessors, std::uint64_t limit) {
+    for (int ctas = multiprocessors * shape.ctas;; ctas /= 2) {
+        std::vector<PlannedGrid> divided = grids;
+        const bool has_parts = !finishes_rows(plan, scope, grids) && // else the only launch must find whole rows
+                               divide_ranges(plan.problem(), GridResult::outputs, shape, ctas, divided);
+        ForwardPlan result = plan_grids(plan, scope, std::move(divided), shape);
+        if (!has_parts || is_within_limit(limit, forward_bytes(plan, result)))
+            return result;
+    }
+}
+
 } // namespace
 
 ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGrid> grids, const KernelShape &shape,
@@ -121,11 +150,11 @@ ForwardPlan plan_forward(const Plan &plan, KeyScope scope, std::vector<PlannedGr
         split = split_branches(grids, plan, GridResult::outputs, shape, multiprocessors, max_grids(scope));
     if (split && scope == KeyScope::own_keys)
         return plan_split(plan, std::move(split->grids), std::nullopt);
-    ForwardPlan whole = plan_grids(plan, scope, std::move(grids), shape);
     if (split)
-        if (std::optional<ForwardPlan> in_parts = plan_in_parts(plan, *split, limit, whole))
+        if (std::optional<ForwardPlan> in_parts =
+                plan_in_parts(plan, *split, limit, plan_grids(plan, scope, grids, shape)))
             return *std::move(in_parts);
-    return whole;
+    return plan_one_by_one(plan, scope, grids, shape, multiprocessors, limit);
 }
 
 ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const ForwardPlan &forward) {
@@ -142,6 +171,10 @@ ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const Forward
             forward.parts ? forward.parts->all_rows() : problem.batch * problem.heads * problem.queries.length;
         memory.state = workspace.take<float2>(rows);
         memory.o = workspace.take<float>(rows, problem.head_dim);
+    }
+    if (const std::int64_t rows = rows_of_range_parts(forward.grids); rows > 0) {
+        memory.part_state = workspace.take<float2>(rows);
+        memory.part_o = workspace.take<float>(rows, problem.head_dim);
     }
     memory.curves = book_curves(workspace, problem, forward.grids, {});
     memory.sequences = book_sequences(workspace, {&forward.grids}, forward.rows);

@@ -24,7 +24,9 @@ enum class ForwardAction {
     find_order,                   // finds the permutation of the curve of the launch's grid
     pack_ranges,                  // copies range rows of the launch's grid into that permutation
     attend,                       // runs the launch
+    merge_range_parts,            // merges the range parts of the launch before
     write_outputs,                // writes the caller's tensors from the partial results
+    write_unfinished,             // the same, except for the rows that a launch has finished
     recompute_outputs_of_partial, // recomputes rows of the caller's tensors whose partial results have a NaN
     recompute_outputs,            // recomputes rows of the caller's tensors that have a NaN there
     recompute_partial_outputs,    // recomputes partial results that have a NaN
@@ -32,7 +34,7 @@ enum class ForwardAction {
 
 struct ForwardStep {
     ForwardAction action;
-    Launch launch{}; // for attend; find_order and pack_ranges use only its grid
+    Launch launch{}; // for attend and merge_range_parts; find_order and pack_ranges use only its grid
 };
 
 struct ForwardPlan {
@@ -56,6 +58,8 @@ struct ForwardMemory {
     int *has_nonfinite;        // the last counter; null unless keys are hidden
     float2 *state;             // [B, H, queries], of partial results; with parts only the rows of one part
     float *o;                  // [B, H, queries, D]
+    float2 *part_state;        // [parts, B, H, rows], of range parts
+    float *part_o;             // [parts, B, H, rows, D]
     CurveMemory curves;
     SequenceMemory sequences;
 };

@@ -169,8 +169,8 @@ void finish(PlannedGrid &planned, const Plan &plan, GridResult what, const Kerne
     const bool rows_are_positions = what != GridResult::key_gradients || problem.key_stride == 1;
     const bool has_all_rows =
         grid.sequence.row_count == (what == GridResult::key_gradients ? problem.keys : problem.queries).length;
-    planned.is_complete =
-        has_all_rows && rows_are_positions && !planned.is_confined && is_complete(grid, problem.heads);
+    planned.fills_rows = rows_are_positions && is_complete(grid, problem.heads);
+    planned.is_complete = planned.fills_rows && has_all_rows && !planned.is_confined;
 }
 
 } // namespace

@@ -30,8 +30,11 @@ struct PlannedGrid {
     int row_blocks = 1;     // row blocks of a tile
     // True if the grid leaves out rows or range rows of the call, which are outside an area of queries and keys.
     bool is_confined = false;
-    int area = 0; // grids of different areas have no pair in common
-    // Only for a grid over several sequences: the sequences, the longest first, and their sequence grids.
+    bool fills_rows = false; // the grid has every row of its window of rows
+    int area = 0;            // grids of different areas have no pair in common
+    int range_parts = 1;     // the parts into which its ranges are divided (range_parts.hpp)
+    // Only for a grid over several sequences, or range parts: the sequences, the longest first, and their sequence
+    // grids.
     std::vector<PlacedSequence> sequences{};
     std::vector<SequenceGrid> sequence_grids{};
     // True if all rows of the sequences take part in some branch, and other calls write the rows of no sequence.

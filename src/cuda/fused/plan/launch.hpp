@@ -9,8 +9,9 @@
 //    one grid cannot take the branches, they are the parts that need the least memory. In backward each side is split
 //    by itself.
 // 2. Stored dS (stored_ds_plan.hpp), only in backward: one branch, and the limit has room for enough dS.
-// 3. Launches over one grid after the other. Several grids of a whole call add up partial results of all rows. This way
-//    has no parts, so it may exceed the limit.
+// 3. Launches over one grid after the other. Several grids of a whole call add up partial results of all rows. If
+//    possible, the last launch finishes its rows (finish_with_last()). This way has no parts, so it may exceed the
+//    limit. Grids with few tiles get range parts (range_parts.hpp), if the limit has room for them.
 //
 // "A whole call" is an executable over all keys (KeyScope). A call over several sequences takes only way 3. An
 // executable over keys of other ranks never takes way 1, since its results are partial anyway. If two grids save time,
@@ -27,6 +28,7 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <vector>
 
 namespace annulus {
 
@@ -47,8 +49,8 @@ struct Launch {
     bool begins_early = false;
 };
 
-// True if the grids share partial results of all rows: if there are several, or if the only one is packed. The kernels
-// of a packed grid do not write final rows.
+// True if the grids share partial results of all rows: if there are several, or if the only one is packed or has range
+// parts. The kernels of such a grid do not write final rows.
 bool share_partial_results(const std::vector<PlannedGrid> &grids);
 
 // True if rows have to be cleared before the launches, which write only rows of the grids. `are_all_partial`: every row
@@ -69,6 +71,12 @@ void set_rows_left_partial(GridResult what, std::vector<PlannedGrid> &grids);
 // `rows` is the number of rows of a head.
 bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape,
                    std::int64_t rows);
+
+// Puts a grid that fills the most rows last. Its launch then adds the partial results of the other grids to its own
+// results, and writes its rows to the caller's tensors. That saves a pass over partial results of all rows. Returns the
+// destinations of the grids' launches. Returns none, and changes nothing, if the other grids do not set the partial
+// results of each of the `rows` of a head.
+std::optional<std::vector<Destination>> finish_with_last(const Window &rows, std::vector<PlannedGrid> &grids);
 
 // Returns where the next launch puts its results. `sets`: it is the first launch to write partial results, and sets
 // them.

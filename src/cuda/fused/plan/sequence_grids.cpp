@@ -115,7 +115,8 @@ void lay_out_sequences(const SequencePlans &plans, GridResult what, const Kernel
             for (std::int64_t i = 0; i < item.sequence.batches; ++i) {
                 planned.sequences.push_back({static_cast<unsigned>(tiles_of_head), static_cast<int>(item.plan),
                                              static_cast<int>(item.sequence.first_batch + i),
-                                             static_cast<int>(item.sequence.rows.start)});
+                                             static_cast<int>(item.sequence.rows.start),
+                                             static_cast<int>(item.sequence.first_batch + i)});
                 tiles_of_head = std::min(too_many_tiles, tiles_of_head + planned.sequence_grids[item.plan].tiles());
             }
         tiles.sequence_count = static_cast<int>(planned.sequences.size());

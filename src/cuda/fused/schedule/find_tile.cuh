@@ -115,6 +115,7 @@ __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, Tile
     if (lane == 0) {
         tile.head = head;
         tile.batch = is_one ? grid.first_batch + place.batch : placed.batch;
+        tile.partial_batch = is_one ? tile.batch : placed.partial_batch;
     }
     __syncwarp();
     cell_start = max(cell_start, sequence.row_start);
@@ -179,7 +180,7 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
         tile.row_block[lane] = row_block;
     if (lane == 0) {
         tile.head = head;
-        tile.batch = grid.first_batch + place.batch;
+        tile.batch = tile.partial_batch = grid.first_batch + place.batch;
     }
     int from = range_start, to = range_end, far = 0;
     if (grid.has_windows) {

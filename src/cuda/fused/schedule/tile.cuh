@@ -54,7 +54,7 @@ struct RangePart {
 //
 // In a window a row does not see its first rows either, counted like blocks. The blocks in which some row of the tile
 // does not see all first rows are a range of their own, which hides its first rows. Its blocks all have a mask.
-template <int row_blocks> struct Range {
+template <int row_blocks> struct alignas(8) Range { // two numbers at a time are read and written
     int first, stride, count, blocks;
     int before, after; // how far before and after a row it sees the range; set if the grid is bounded
     std::int8_t map;   // the tensor map of its rows
@@ -102,7 +102,8 @@ template <int row_blocks> struct Range {
 
 template <int row_blocks> struct Tile {
     int batch, head;
-    int ranges; // -1: there are no more tiles
+    int partial_batch; // batch entry of its partial results
+    int ranges;        // -1: there are no more tiles
     RowBlock row_block[row_blocks];
     Range<row_blocks> range[max_ranges];
 

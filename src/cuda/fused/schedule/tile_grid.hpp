@@ -121,11 +121,12 @@ struct SequenceGrid {
     }
 };
 
-// One of several sequences in the rows of a call.
+// One of several sequences in the rows of a call, or a sequence with a part of its ranges (range_parts.hpp).
 struct PlacedSequence {
     unsigned first_tile; // among the tiles of a head
     int sequence_grid;   // index of its SequenceGrid
     int batch, start;    // batch entry, and the row of its position 0
+    int partial_batch;   // batch entry of its partial results, which range parts have of their own
 
     bool operator==(const PlacedSequence &) const = default;
 };

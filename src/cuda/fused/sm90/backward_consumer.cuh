@@ -138,7 +138,7 @@ template <class Traits> class BackwardConsumer {
             epilogue(params_,
                      Traits::stores_d_s ? params_.stored_d_s.destination(params_.destination, pass)
                                         : params_.destination,
-                     tile.batch, tile.head, row_block);
+                     tile.batch, tile.partial_batch, tile.head, row_block);
         if constexpr (Traits::has_d_q_or_k)
             epilogue.write(x.d_q_or_k, params_.scale, own_q_or_k_rows, params_.d_q_or_k, params_.partial_d_q_or_k);
         if constexpr (Traits::has_d_v)

@@ -128,7 +128,7 @@ template <class Traits> class StoredProduct {
             return;
         const BackwardWork &work = params_.query_work;
         BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>, RowBlockFromLast, ReducePartialRows>(
-            work, work.destination, tile.batch, tile.head, tile.row_block(index))
+            work, work.destination, tile.batch, tile.batch, tile.head, tile.row_block(index))
             .write(x, work.scale, staging, work.d_q_or_k, work.partial_d_q_or_k);
     }
 
