@@ -4,6 +4,7 @@
 // lies.
 #include "cuda/fused/math/stored_tile.cuh"
 #include "cuda/fused/plan/grids.hpp"
+#include "cuda/fused/plan/stored_ds_plan.hpp"
 #include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
 
 #include "support/mask.hpp"
@@ -36,10 +37,9 @@ class StoredTiles {
         local.queries = queries;
         local.keys = keys;
         const Plan plan(pattern_of(problem), local);
-        const std::vector<PlannedGrid> key_grids =
-            make_grids(plan, GridResult::key_gradients, {row_blocks_of_tile, block_rows});
+        key_grids_ = make_grids(plan, GridResult::key_gradients, {row_blocks_of_tile, block_rows});
         const std::vector<PlannedGrid> query_grids = make_grids(plan, GridResult::query_gradients, {2, block_rows});
-        keys_ = work_of(key_grids.at(0).tiles);
+        keys_ = work_of(key_grids_.at(0).tiles);
         queries_ = work_of(query_grids.at(0).tiles);
         const BranchSpec &branch = problem.branches.front();
         const auto row_blocks = [&](const Window &window) {
@@ -82,6 +82,35 @@ class StoredTiles {
         return stored;
     }
 
+    // Returns the same, if a kernel that only stores has a launch for each pass and segment.
+    std::map<Place, Pair> store_alone() {
+        std::map<Place, Pair> stored;
+        Tile<row_blocks_of_tile> tile{};
+        for (int pass = 0; pass < passes(); ++pass)
+            for (int segment = 0; segment < keys_.stored_d_s.segments; ++segment) {
+                BackwardWork work = keys_;
+                work.stored_d_s.launch_pass = pass;
+                work.stored_d_s.first_segment += segment;
+                const GridPart part{0, 1, 0, keys_.stored_d_s.heads, work.stored_d_s.first_segment, 1};
+                restrict_grid(key_grids_.front(), part, work);
+                take_queries_of_pass(work.stored_d_s, work);
+                alignas(TileSearch) std::byte memory[sizeof(TileSearch)] = {}; // as in shared memory
+                TileSearch &search = *reinterpret_cast<TileSearch *>(memory);
+                HostWarp::run([&] { search.start(static_cast<int>(threadIdx.x)); });
+                for (unsigned id = 0; id < work.tiles; ++id) {
+                    bool is_found = false;
+                    HostWarp::run([&] {
+                        is_found =
+                            find_tile_of_branches<true, block_rows, annulus::Sequences::one>(work, search, id, tile);
+                    });
+                    if (is_found)
+                        for (int u = 0; u < row_blocks_of_tile && tile.ranges > 0; ++u)
+                            store(tile, u, StoredTurn{false, 0, pass, 0, 0}, stored);
+                }
+            }
+        return stored;
+    }
+
     // Returns the places of dS that tiles of queries multiply, with the pair of each.
     std::map<Place, Pair> multiply() {
         std::map<Place, Pair> multiplied;
@@ -91,6 +120,21 @@ class StoredTiles {
             if (StoredTile tile; tile.find(queries_, turn.cell, turn.pass, turn.index))
                 multiply(tile, turn.pass, multiplied);
         });
+        return multiplied;
+    }
+
+    // Returns the same, if a kernel that only multiplies has a launch for each pass.
+    std::map<Place, Pair> multiply_alone() {
+        std::map<Place, Pair> multiplied;
+        const StoredDs &stored = queries_.stored_d_s;
+        const int groups = (stored.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
+        for (int pass = 0; pass < passes(); ++pass) {
+            BackwardWork work = queries_;
+            work.stored_d_s.launch_pass = pass;
+            for (int id = 0; id < groups * stored.segments * stored.heads; ++id)
+                if (StoredTile tile; tile.find(work, id))
+                    multiply(tile, pass, multiplied);
+        }
         return multiplied;
     }
 
@@ -159,6 +203,7 @@ class StoredTiles {
         }
     }
 
+    std::vector<PlannedGrid> key_grids_;
     BackwardWork keys_, queries_;
     std::vector<std::uint8_t> memory_;
 };
@@ -185,6 +230,10 @@ void expect_each_pair_once(const Problem &problem, const Window &queries, const 
         EXPECT_EQ(tiles.passes(), passes);
         const std::map<Place, Pair> stored = tiles.store();
         EXPECT_TRUE(stored == tiles.multiply());
+        if (passes == 3) {
+            EXPECT_TRUE(stored == tiles.store_alone());
+            EXPECT_TRUE(stored == tiles.multiply_alone());
+        }
         EXPECT_TRUE(pairs_of(stored) == wanted);
     }
 }

@@ -47,10 +47,10 @@ struct StoredTile {
         return {first + (index * row_block_rows - lacking()) * stride, stride, index == 0 ? lacking() : 0};
     }
 
-    // Returns whether the last of `rows` queries sees a key of a row block, if queries and keys are the same rows and
-    // causality hides keys. The first of the queries is row `row` of a row block.
+    // Returns whether the last of `rows` queries sees a key of a row block. The first of the queries is row `row` of a
+    // row block.
     __device__ __forceinline__ bool sees(int row_block, int row, int rows, int key_block) const {
-        return row_block * row_block_rows + row + rows - lacking() > key_block * row_block_rows;
+        return row_block * row_block_rows + row + rows - lacking() > (key_block - seen_by_all) * row_block_rows;
     }
 
     // Finds tile `id` of a launch that only multiplies. Returns false if there is no such tile or the branch does not
@@ -60,7 +60,7 @@ struct StoredTile {
         const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
         const int all_segments = stored.segments * stored.heads * stored.batches;
         const int group = groups - 1 - (work.by_length ? id / all_segments : id % groups);
-        return find(work, work.by_length ? id % all_segments : id / groups, 0, group);
+        return find(work, work.by_length ? id % all_segments : id / groups, stored.launch_pass, group);
     }
     // Finds the tile with this group of row blocks among a cell's queries of a pass.
     __device__ __forceinline__ bool find(const BackwardWork &work, int cell, int pass, int group) {

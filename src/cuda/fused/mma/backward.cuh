@@ -230,12 +230,13 @@ template <class Traits> class BackwardWarp {
         const int first = max(segment * length.value, params_.sequence.row_start);
         if (thread_of_block() % warp_threads == 0)
             shared_.images[thread_of_block() / warp_threads] = params_.stored_d_s.image(
-                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows, 0);
+                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows,
+                params_.stored_d_s.launch_pass);
         __syncwarp();
     }
 
     // Stores dS as 8 x 8 matrices; matrices of the same eight keys are neighbours. A block's queries are columns of an
-    // image. `first` counts columns from the first image on. Images count from the last query of the class.
+    // image. `first` counts columns from the first image on. Images count from the last query of the class and pass.
     __device__ __forceinline__ void store_d_s(const Operand<Element, range_block_rows / 2> (&d_s)[strips],
                                               int first) const {
         static_assert(row_block_rows % range_block_rows == 0);

@@ -102,6 +102,11 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
                        {0, number(count)}};
 }
 
+// Returns the bytes of the partial results of a head's keys that several passes need.
+std::size_t sum_bytes_of_head(const Problem &problem, const StoredDsParts &parts) {
+    return 2 * sizeof(float) * static_cast<std::size_t>(parts.key_rows) * static_cast<std::size_t>(problem.head_dim);
+}
+
 // Plans one kernel that stores and multiplies dS, in the fewest passes that fit into memory. Several passes need
 // partial results of keys. If the call has none, they are made for some heads at a time. With fewer than
 // `fewest_queries` row blocks of queries in a pass, computing dS twice would be faster.
@@ -110,6 +115,7 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, KeyScope scope,
     constexpr int fewest_queries = tuning::min_pass_queries / row_block_rows;
     const int queries = parts.layout.queries;
     parts.segments = parts.all_segments;
+    parts.key_rows = problem.key_rows();
     parts.heads = problem.kv_heads;
     parts.batches = static_cast<int>(problem.batch);
     for (int passes = 1; passes == 1 || divide_up(queries, passes) >= fewest_queries; ++passes) {
@@ -117,8 +123,7 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, KeyScope scope,
         parts.layout.turns.passes = static_cast<int>(divide_up(queries, parts.layout.queries));
         std::size_t sum_bytes = 0;
         if (passes > 1 && !sums_keys) {
-            const std::size_t head_bytes = 2 * sizeof(float) * static_cast<std::size_t>(problem.key_rows()) *
-                                           static_cast<std::size_t>(problem.head_dim);
+            const std::size_t head_bytes = sum_bytes_of_head(problem, parts);
             const auto max_heads =
                 static_cast<std::int64_t>(std::max<std::size_t>(bytes / tuning::sum_share / head_bytes, 1));
             parts.batches = 1;
@@ -138,6 +143,43 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, KeyScope scope,
     return std::nullopt;
 }
 
+// Plans launches of two kernels, one of which stores dS, while the other one multiplies it. Each pair of launches
+// handles as many cells as fit into memory. If not even one cell fits, there are several passes over its queries: the
+// fewest that fit. Under causality the first queries' tiles of keys would be too few, so there is one pass.
+std::optional<StoredDsParts> plan_pairs(const Problem &problem, StoredDsParts parts, bool sums_keys,
+                                        const KernelShape &shape_of_keys, int multiprocessors, std::size_t bytes) {
+    StoredDs &layout = parts.layout;
+    const int queries = layout.queries;
+    const std::size_t sum_bytes = sums_keys ? 0 : sum_bytes_of_head(problem, parts);
+    auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
+    for (int passes = 2; room == 0; ++passes) {
+        layout.queries = static_cast<int>(divide_up(queries, passes));
+        layout.turns.passes = static_cast<int>(divide_up(queries, layout.queries));
+        layout.ends_partial = !sums_keys;
+        if (layout.is_triangular || passes > queries || sum_bytes >= bytes ||
+            8 * divide_up(layout.queries, StoredDs::row_blocks_of_tile) <
+                std::int64_t{tuning::min_query_tiles_of_eight_multiprocessors} * multiprocessors)
+            return std::nullopt;
+        room = static_cast<std::int64_t>((bytes - sum_bytes) / parts.cell_bytes());
+    }
+    const auto take = [&](std::int64_t all) { // divides into parts of equal size
+        const std::int64_t max_part = std::clamp<std::int64_t>(room, 1, all);
+        room /= all;
+        return static_cast<int>(divide_up(all, divide_up(all, max_part)));
+    };
+    parts.segments = take(parts.all_segments);
+    parts.heads = take(problem.kv_heads);
+    parts.batches = take(problem.batch);
+    layout.cells = parts.segments * parts.heads * parts.batches;
+    const bool is_all = layout.cells == parts.all_segments * problem.kv_heads * problem.batch;
+    const std::int64_t key_tiles = std::int64_t{layout.cells} * divide_up(layout.keys, shape_of_keys.row_blocks);
+    const std::int64_t ctas = std::int64_t{multiprocessors} * shape_of_keys.ctas;
+    if (!is_all && 8 * key_tiles < ctas * (layout.is_triangular ? tuning::min_causal_key_tiles_of_eight_ctas
+                                                                : tuning::min_key_tiles_of_eight_ctas))
+        return std::nullopt;
+    return parts;
+}
+
 } // namespace
 
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope scope,
@@ -148,36 +190,29 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope sco
         return std::nullopt;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];
-    StoredDsParts parts{1, 1, 1, tiles.sequence.segments, {}};
-    const auto row_blocks = [&](const Window &window) {
-        const std::int64_t segment_rows = std::min<std::int64_t>(window.length, branch.length.value);
-        return static_cast<int>(divide_up(divide_up(segment_rows, branch.dilation.value), row_block_rows));
+    const auto segment_rows = [&](const Window &window) {
+        return std::min<std::int64_t>(window.length, branch.length.value);
     };
+    const auto row_blocks = [&](const Window &window) {
+        return static_cast<int>(divide_up(divide_up(segment_rows(window), branch.dilation.value), row_block_rows));
+    };
+    StoredDsParts parts{1, 1, 1, tiles.sequence.segments, segment_rows(problem.keys), {}};
     parts.layout.queries = row_blocks(problem.queries);
     parts.layout.keys = row_blocks(problem.keys);
     parts.layout.is_triangular = tiles.causal && problem.queries == problem.keys;
     if (shapes.storing == StoringKernels::one)
         return plan_passes(problem, scope, parts, sums_keys, shapes.keys.row_blocks, multiprocessors, bytes);
-    auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
-    if (room == 0)
-        return std::nullopt;
-    const auto take = [&](std::int64_t all) { // divides into parts of equal size
-        const std::int64_t max_part = std::clamp<std::int64_t>(room, 1, all);
-        room /= all;
-        return static_cast<int>(divide_up(all, divide_up(all, max_part)));
-    };
-    parts.segments = take(parts.all_segments);
-    parts.heads = take(problem.kv_heads);
-    parts.batches = take(problem.batch);
-    parts.layout.cells = parts.segments * parts.heads * parts.batches;
-    const bool is_all = parts.layout.cells == parts.all_segments * problem.kv_heads * problem.batch;
-    const std::int64_t key_tiles =
-        std::int64_t{parts.layout.cells} * divide_up(parts.layout.keys, shapes.keys.row_blocks);
-    const std::int64_t ctas = std::int64_t{multiprocessors} * shapes.keys.ctas;
-    if (!is_all && 8 * key_tiles < ctas * (parts.layout.is_triangular ? tuning::min_causal_key_tiles_of_eight_ctas
-                                                                      : tuning::min_key_tiles_of_eight_ctas))
-        return std::nullopt;
-    return parts;
+    return plan_pairs(problem, parts, sums_keys, shapes.keys, multiprocessors, bytes);
+}
+
+void take_queries_of_pass(const StoredDs &stored, TileGrid &keys) {
+    const GridBranch &branch = keys.branches[0];
+    SequenceGrid &sequence = keys.sequence;
+    const auto [first, end] =
+        stored.queries_of_pass(std::max(stored.first_segment * branch.length.value, sequence.range_start),
+                               sequence.range_start + sequence.range_count, branch.dilation.value, stored.launch_pass);
+    sequence.range_start = first;
+    sequence.range_count = std::max(end - first, 0);
 }
 
 bool zeros_outweigh_ds(const Problem &problem, const TileGrid &tiles, const StoredDsParts &parts) {

@@ -17,7 +17,8 @@ namespace annulus {
 struct StoredDsParts {
     int batches, heads, segments;
     int all_segments;
-    StoredDs layout; // for one segment of one head; also how many cells are in memory at a time
+    std::int64_t key_rows; // rows of keys of a head whose partial results several passes keep at a time
+    StoredDs layout;       // for one segment of one head; also how many cells are in memory at a time
 
     std::size_t cell_bytes() const;
     std::size_t bytes() const { return static_cast<std::size_t>(layout.cells) * cell_bytes(); }
@@ -32,6 +33,10 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope sco
                                             const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, bool sums_keys,
                                             const BackwardShapes &shapes, int multiprocessors, std::size_t bytes);
+
+// Restricts a launch of the kernel that only stores dS to the queries of its pass. If there are several passes, the
+// launch is over one segment.
+void take_queries_of_pass(const StoredDs &stored, TileGrid &keys);
 
 // True if the zeros of rows in no row block have more bytes than dS of the whole problem. `tiles` and the queries' grid
 // have the same row blocks. The zeros are written beside the products, and dS is written and read. Memory would then

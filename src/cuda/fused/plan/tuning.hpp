@@ -90,6 +90,10 @@ inline constexpr int min_tiles_of_cta = 3;
 // (16411 rows), causal 0.63 (32771 rows). With 15.6 tiles causal 1.15 times (16411 rows, or 32771 at D = 128: 1.21).
 inline constexpr int min_key_tiles_of_eight_ctas = 7;
 inline constexpr int min_causal_key_tiles_of_eight_ctas = 12;
+// The same kernels in several passes: least number of tiles of queries of a pass for every eight multiprocessors. With
+// fewer tiles the multiprocessors without a tile cost more than computing dS twice. Estimated from the products of both
+// ways, not measured.
+inline constexpr int min_query_tiles_of_eight_multiprocessors = 2;
 // Least number of queries of a pass. A tile of queries takes 0.5 ms for 65,536 keys, and with fewer queries there are
 // few such tiles. Computing dS twice is then faster.
 inline constexpr int min_pass_queries = 4608;
