@@ -94,15 +94,9 @@ class StoredTiles {
                 const GridPart part{0, 1, 0, keys_.stored_d_s.heads, work.stored_d_s.first_segment, 1};
                 restrict_grid(key_grids_.front(), part, work);
                 take_queries_of_pass(work.stored_d_s, work);
-                alignas(TileSearch) std::byte memory[sizeof(TileSearch)] = {}; // as in shared memory
-                TileSearch &search = *reinterpret_cast<TileSearch *>(memory);
-                HostWarp::run([&] { search.start(static_cast<int>(threadIdx.x)); });
                 for (unsigned id = 0; id < work.tiles; ++id) {
                     bool is_found = false;
-                    HostWarp::run([&] {
-                        is_found =
-                            find_tile_of_branches<true, block_rows, annulus::Sequences::one>(work, search, id, tile);
-                    });
+                    HostWarp::run([&] { is_found = find_tile_of_branch<true, block_rows>(work, id, tile); });
                     if (is_found)
                         for (int u = 0; u < row_blocks_of_tile && tile.ranges > 0; ++u)
                             store(tile, u, StoredTurn{false, 0, pass, 0, 0}, stored);
