@@ -267,8 +267,6 @@ template <class Architecture> class FusedBackward final : public Executable {
         if (step.what == Gradients::d_q_of_stored_d_s)
             params.tiles = static_cast<unsigned>(divide_up(stored.queries, StoredDs::row_blocks_of_tile) *
                                                  part.segments * part.heads * part.batches);
-        if (step.what == Gradients::d_k_and_d_v_storing_d_s)
-            take_queries_of_pass(stored, params);
     }
 
     // Copies the range rows of a packed grid, and the statistics of its queries if they are the ranges.

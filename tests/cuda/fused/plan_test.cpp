@@ -353,7 +353,8 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         const bool is_query_side = side == Side::queries;
         launches.try_emplace(side, plan, scope, side_grids.grids,
                              scope != KeyScope::all_keys || side_grids.has_own_partial, side_grids.parts,
-                             window_of(problem, side), is_query_side ? 1 : problem.heads / problem.kv_heads,
+                             window_of(problem, side),
+                             is_query_side && !are_pairs ? 1 : problem.heads / problem.kv_heads,
                              are_pairs ? backward.stored->layout.turns.passes : 1);
     }
     if (has_other_keys(scope))
@@ -820,7 +821,7 @@ TEST(StoredDs, OfTwoKernelsOnARank) {
         const Plan plan(pattern_of(problem), sizes);
         const BackwardPlan backward = pairs_of(plan, scope, 0);
         ASSERT_TRUE(backward.stored);
-        EXPECT_EQ(backward.stored->layout.turns.passes, 2);
+        EXPECT_GT(backward.stored->layout.turns.passes, 1);
         EXPECT_FALSE(backward.keys.parts);
         expect_sound(plan, scope, backward);
     }

@@ -4,7 +4,6 @@
 // lies.
 #include "cuda/fused/math/stored_tile.cuh"
 #include "cuda/fused/plan/grids.hpp"
-#include "cuda/fused/plan/stored_ds_plan.hpp"
 #include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
 
 #include "support/mask.hpp"
@@ -37,9 +36,10 @@ class StoredTiles {
         local.queries = queries;
         local.keys = keys;
         const Plan plan(pattern_of(problem), local);
-        key_grids_ = make_grids(plan, GridResult::key_gradients, {row_blocks_of_tile, block_rows});
+        const std::vector<PlannedGrid> key_grids =
+            make_grids(plan, GridResult::key_gradients, {row_blocks_of_tile, block_rows});
         const std::vector<PlannedGrid> query_grids = make_grids(plan, GridResult::query_gradients, {2, block_rows});
-        keys_ = work_of(key_grids_.at(0).tiles);
+        keys_ = work_of(key_grids.at(0).tiles);
         queries_ = work_of(query_grids.at(0).tiles);
         const BranchSpec &branch = problem.branches.front();
         const auto row_blocks = [&](const Window &window) {
@@ -82,26 +82,21 @@ class StoredTiles {
         return stored;
     }
 
-    // Returns the same, if a kernel that only stores has a launch for each pass and segment.
+    // Returns the same, if a kernel that only stores has a launch for each pass.
     std::map<Place, Pair> store_alone() {
         std::map<Place, Pair> stored;
         Tile<row_blocks_of_tile> tile{};
-        for (int pass = 0; pass < passes(); ++pass)
-            for (int segment = 0; segment < keys_.stored_d_s.segments; ++segment) {
-                BackwardWork work = keys_;
-                work.stored_d_s.launch_pass = pass;
-                work.stored_d_s.first_segment += segment;
-                const GridPart part{0, 1, 0, keys_.stored_d_s.heads, work.stored_d_s.first_segment, 1};
-                restrict_grid(key_grids_.front(), part, work);
-                take_queries_of_pass(work.stored_d_s, work);
-                for (unsigned id = 0; id < work.tiles; ++id) {
-                    bool is_found = false;
-                    HostWarp::run([&] { is_found = find_tile_of_branch<true, block_rows>(work, id, tile); });
-                    if (is_found)
-                        for (int u = 0; u < row_blocks_of_tile && tile.ranges > 0; ++u)
-                            store(tile, u, StoredTurn{false, 0, pass, 0, 0}, stored);
-                }
+        for (int pass = 0; pass < passes(); ++pass) {
+            BackwardWork work = keys_;
+            work.stored_d_s.launch_pass = pass;
+            for (unsigned id = 0; id < work.tiles; ++id) {
+                bool is_found = false;
+                HostWarp::run([&] { is_found = find_storing_tile<block_rows>(work, id, tile); });
+                if (is_found)
+                    for (int u = 0; u < row_blocks_of_tile && tile.ranges > 0; ++u)
+                        store(tile, u, StoredTurn{false, 0, pass, 0, 0}, stored);
             }
+        }
         return stored;
     }
 
@@ -197,7 +192,6 @@ class StoredTiles {
         }
     }
 
-    std::vector<PlannedGrid> key_grids_;
     BackwardWork keys_, queries_;
     std::vector<std::uint8_t> memory_;
 };

@@ -27,7 +27,7 @@
 namespace annulus::mma {
 
 template <class Traits> struct BackwardShared {
-    static constexpr bool rows_are_keys = Traits::rows_are_keys;
+    static constexpr bool rows_are_keys = Traits::rows_are_keys, stores_d_s = Traits::stores_d_s;
     static constexpr int range_block_rows = Traits::range_block_rows;
     // For dV alone, V of row blocks is not needed.
     std::uint8_t own_q_or_k[Traits::row_blocks * Traits::row_block_bytes],
@@ -322,7 +322,7 @@ template <class Traits> class BackwardWarp {
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
     BlockSource<Traits> q_or_k_, v_or_d_o_;
-    TileScheduler<BackwardShared<Traits>> scheduler_;
+    TileScheduler<BackwardShared<Traits>, BackwardParams> scheduler_;
     int stage_ = 0; // the stage that was copied to last
 };
 

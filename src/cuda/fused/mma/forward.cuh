@@ -26,7 +26,7 @@
 namespace annulus::mma {
 
 template <class Traits> struct ForwardShared {
-    static constexpr bool rows_are_keys = Traits::rows_are_keys;
+    static constexpr bool rows_are_keys = Traits::rows_are_keys, stores_d_s = false;
     static constexpr int range_block_rows = Traits::range_block_rows;
     std::uint8_t q[Traits::row_blocks * Traits::row_block_bytes];
     struct Block {
@@ -208,7 +208,7 @@ template <class Traits> class ForwardWarp {
     const ForwardParams &params_;
     ForwardShared<Traits> &shared_;
     BlockSource<Traits> k_, v_;
-    TileScheduler<ForwardShared<Traits>> scheduler_;
+    TileScheduler<ForwardShared<Traits>, ForwardParams> scheduler_;
     int stage_ = 0; // the stage that was copied to last
 };
 

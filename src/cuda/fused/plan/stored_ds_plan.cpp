@@ -143,26 +143,66 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, KeyScope scope,
     return std::nullopt;
 }
 
-// Plans launches of two kernels, one of which stores dS, while the other one multiplies it. Each pair of launches
-// handles as many cells as fit into memory. If not even one cell fits, there are several passes over its queries: the
-// fewest that fit. Under causality the first queries' tiles of keys would be too few, so there is one pass.
-std::optional<StoredDsParts> plan_pairs(const Problem &problem, StoredDsParts parts, bool sums_keys,
-                                        const KernelShape &shape_of_keys, int multiprocessors, std::size_t bytes) {
-    StoredDs &layout = parts.layout;
-    const int queries = layout.queries;
-    const std::size_t sum_bytes = sums_keys ? 0 : sum_bytes_of_head(problem, parts);
-    auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
-    for (int passes = 2; room == 0; ++passes) {
-        layout.queries = static_cast<int>(divide_up(queries, passes));
-        layout.turns.passes = static_cast<int>(divide_up(queries, layout.queries));
-        layout.ends_partial = !sums_keys;
-        if (layout.is_triangular || passes > queries || sum_bytes >= bytes ||
-            8 * divide_up(layout.queries, StoredDs::row_blocks_of_tile) <
-                std::int64_t{tuning::min_query_tiles_of_eight_multiprocessors} * multiprocessors)
-            return std::nullopt;
-        room = static_cast<std::int64_t>((bytes - sum_bytes) / parts.cell_bytes());
+// Calls use(size, how many) for the sizes of consecutive parts of `all`.
+template <class Use> void for_sizes(std::int64_t all, std::int64_t part, const Use &use) {
+    use(part, all / part);
+    if (all % part > 0)
+        use(all % part, 1);
+}
+
+// Estimates the times of pairs of launches that store and multiply dS, and of launches that compute it twice. The unit
+// is the time of one product of two row blocks on a multiprocessor. Tiles must not differ in length.
+class TimesOfPairs {
+  public:
+    TimesOfPairs(const Problem &problem, int keys, const BackwardShapes &shapes, int multiprocessors)
+        : problem_(problem), keys_(keys), shapes_(shapes), multiprocessors_(multiprocessors) {}
+
+    double computing_twice(std::int64_t cells, int queries) const {
+        return time_of_keys(cells, queries) + time_of_tiles(cells, queries, shapes_.queries, keys_, 3);
     }
-    const auto take = [&](std::int64_t all) { // divides into parts of equal size
+    double storing(const StoredDsParts &parts) const {
+        double time = 0;
+        for_sizes(parts.all_segments, parts.segments, [&](std::int64_t segments, std::int64_t segment_parts) {
+            for_sizes(problem_.kv_heads, parts.heads, [&](std::int64_t heads, std::int64_t head_parts) {
+                for_sizes(problem_.batch, parts.batches, [&](std::int64_t batches, std::int64_t batch_parts) {
+                    time += static_cast<double>(segment_parts * head_parts * batch_parts) *
+                            time_of_passes(segments * heads * batches, parts.layout);
+                });
+            });
+        });
+        return time;
+    }
+
+  private:
+    // Returns the time of a launch. Its last tiles take as long as if each CTA had one.
+    double time_of_tiles(std::int64_t cells, int row_blocks, const KernelShape &shape, int range_blocks,
+                         double products) const {
+        const std::int64_t tiles_of_cta =
+            divide_up(cells * divide_up(row_blocks, shape.row_blocks), std::int64_t{multiprocessors_} * shape.ctas);
+        return static_cast<double>(tiles_of_cta * shape.ctas * shape.row_blocks) * products *
+               (range_blocks + tuning::tile_rows / row_block_rows);
+    }
+    double time_of_keys(std::int64_t cells, int queries) const {
+        return time_of_tiles(cells, keys_, shapes_.keys, queries, 4);
+    }
+    double time_of_passes(std::int64_t cells, const StoredDs &layout) const {
+        const KernelShape shape{.row_blocks = StoredDs::row_blocks_of_tile, .range_block_rows = row_block_rows};
+        const double key_blocks = static_cast<double>(cells * keys_) / multiprocessors_;
+        const double traffic = tuning::stored_traffic_columns / problem_.head_dim * key_blocks * layout.queries;
+        const double product = time_of_tiles(cells, layout.queries, shape, keys_, tuning::stored_product_time);
+        const double sums = layout.turns.passes > 1 ? tuning::sums_in_query_blocks * key_blocks : 0;
+        return (time_of_keys(cells, layout.queries) + std::max(traffic, product) + sums) * layout.turns.passes;
+    }
+
+    const Problem &problem_;
+    const int keys_; // row blocks of a cell
+    const BackwardShapes &shapes_;
+    const int multiprocessors_;
+};
+
+// Divides all cells into parts of equal size, of which one fits into memory. There is room for `room` cells.
+void divide_cells(const Problem &problem, std::int64_t room, StoredDsParts &parts) {
+    const auto take = [&](std::int64_t all) {
         const std::int64_t max_part = std::clamp<std::int64_t>(room, 1, all);
         room /= all;
         return static_cast<int>(divide_up(all, divide_up(all, max_part)));
@@ -170,14 +210,50 @@ std::optional<StoredDsParts> plan_pairs(const Problem &problem, StoredDsParts pa
     parts.segments = take(parts.all_segments);
     parts.heads = take(problem.kv_heads);
     parts.batches = take(problem.batch);
-    layout.cells = parts.segments * parts.heads * parts.batches;
-    const bool is_all = layout.cells == parts.all_segments * problem.kv_heads * problem.batch;
-    const std::int64_t key_tiles = std::int64_t{layout.cells} * divide_up(layout.keys, shape_of_keys.row_blocks);
-    const std::int64_t ctas = std::int64_t{multiprocessors} * shape_of_keys.ctas;
-    if (!is_all && 8 * key_tiles < ctas * (layout.is_triangular ? tuning::min_causal_key_tiles_of_eight_ctas
-                                                                : tuning::min_key_tiles_of_eight_ctas))
-        return std::nullopt;
-    return parts;
+    parts.layout.cells = parts.segments * parts.heads * parts.batches;
+}
+
+// Plans launches of two kernels, one of which stores dS, while the other one multiplies it. Each pair of launches
+// handles as many cells as fit into memory, with the queries of one of several passes. The number of passes is the one
+// that takes the least time: with fewer passes fewer cells fit, whose tiles may leave multiprocessors without work.
+// Returns none if computing dS twice takes less time. Under causality, the first queries' tiles of keys would be too
+// few, so there is one pass.
+std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsParts &cell, bool sums_keys,
+                                        const BackwardShapes &shapes, int multiprocessors, std::size_t bytes) {
+    const int queries = cell.layout.queries, keys = cell.layout.keys;
+    const std::int64_t cells = problem.batch * problem.kv_heads * cell.all_segments;
+    if (cell.layout.is_triangular) {
+        StoredDsParts parts = cell;
+        const auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
+        divide_cells(problem, room, parts);
+        const std::int64_t key_tiles = std::int64_t{parts.layout.cells} * divide_up(keys, shapes.keys.row_blocks);
+        const std::int64_t ctas = std::int64_t{multiprocessors} * shapes.keys.ctas;
+        const bool has_few_tiles = 8 * key_tiles < ctas * tuning::min_causal_key_tiles_of_eight_ctas;
+        if (room == 0 || (parts.layout.cells < cells && has_few_tiles))
+            return std::nullopt;
+        return parts;
+    }
+    const TimesOfPairs times(problem, keys, shapes, multiprocessors);
+    double least_time = times.computing_twice(cells, queries);
+    std::optional<StoredDsParts> best;
+    for (int passes = 1; passes <= queries; ++passes) {
+        StoredDsParts parts = cell;
+        StoredDs &layout = parts.layout;
+        layout.queries = static_cast<int>(divide_up(queries, passes));
+        layout.turns.passes = static_cast<int>(divide_up(queries, layout.queries));
+        layout.ends_partial = passes > 1 && !sums_keys;
+        const std::size_t sum_bytes = layout.ends_partial ? sum_bytes_of_head(problem, cell) : 0;
+        const auto room = static_cast<std::int64_t>(bytes / (parts.cell_bytes() + sum_bytes));
+        if (room == 0)
+            continue;
+        divide_cells(problem, room, parts);
+        parts.key_rows = std::min(parts.segments * cell.key_rows, problem.key_rows());
+        if (const double time = times.storing(parts); time < (1 - tuning::min_gain) * least_time) {
+            least_time = time;
+            best = parts;
+        }
+    }
+    return best;
 }
 
 } // namespace
@@ -202,17 +278,7 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope sco
     parts.layout.is_triangular = tiles.causal && problem.queries == problem.keys;
     if (shapes.storing == StoringKernels::one)
         return plan_passes(problem, scope, parts, sums_keys, shapes.keys.row_blocks, multiprocessors, bytes);
-    return plan_pairs(problem, parts, sums_keys, shapes.keys, multiprocessors, bytes);
-}
-
-void take_queries_of_pass(const StoredDs &stored, TileGrid &keys) {
-    const GridBranch &branch = keys.branches[0];
-    SequenceGrid &sequence = keys.sequence;
-    const auto [first, end] =
-        stored.queries_of_pass(std::max(stored.first_segment * branch.length.value, sequence.range_start),
-                               sequence.range_start + sequence.range_count, branch.dilation.value, stored.launch_pass);
-    sequence.range_start = first;
-    sequence.range_count = std::max(end - first, 0);
+    return plan_pairs(problem, parts, sums_keys, shapes, multiprocessors, bytes);
 }
 
 bool zeros_outweigh_ds(const Problem &problem, const TileGrid &tiles, const StoredDsParts &parts) {

@@ -34,10 +34,6 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope sco
                                             const std::vector<PlannedGrid> &keys, bool sums_keys,
                                             const BackwardShapes &shapes, int multiprocessors, std::size_t bytes);
 
-// Restricts a launch of the kernel that only stores dS to the queries of its pass. If there are several passes, the
-// launch is over one segment.
-void take_queries_of_pass(const StoredDs &stored, TileGrid &keys);
-
 // True if the zeros of rows in no row block have more bytes than dS of the whole problem. `tiles` and the queries' grid
 // have the same row blocks. The zeros are written beside the products, and dS is written and read. Memory would then
 // take longer for dS than the two products that storing it saves.
