@@ -240,7 +240,7 @@ template <class Architecture> class FusedBackward final : public Executable {
         if (launch.part && !multiplies_ds)
             restrict_grid(grid_of(step), *launch.part, params);
         if (finds_all || multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
-            use_stored_ds(*launch.part, memory, counters + 1, params, multiplies_ds);
+            use_stored_ds(step, memory, counters + 1, params);
         if (finds_all)
             params.stored_d_s.turns.launch_turns = step.turns;
         params.by_length = go_by_length(params, device_.multiprocessors());
@@ -265,8 +265,8 @@ template <class Architecture> class FusedBackward final : public Executable {
         kernel_of(step).launch(params, device_.multiprocessors(), launch.begins_early, stream);
     }
 
-    void use_stored_ds(const GridPart &part, const BackwardMemory &memory, unsigned *done, Params &params,
-                       bool multiplies_ds) const {
+    void use_stored_ds(const BackwardStep &step, const BackwardMemory &memory, unsigned *done, Params &params) const {
+        const GridPart &part = *step.launch.part;
         StoredDs &stored = params.stored_d_s;
         stored = backward_.stored->layout;
         stored.images = memory.stored_ds;
@@ -277,8 +277,9 @@ template <class Architecture> class FusedBackward final : public Executable {
         stored.heads = part.heads;
         stored.first_segment = part.first_segment;
         stored.segments = part.segments;
+        stored.launch_pass = step.pass;
         stored.done = done;
-        if (multiplies_ds)
+        if (step.what == Gradients::d_q_of_stored_d_s)
             params.tiles = static_cast<unsigned>(divide_up(stored.queries, StoredDs::row_blocks_of_tile) *
                                                  part.segments * part.heads * part.batches);
     }

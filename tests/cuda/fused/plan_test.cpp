@@ -30,11 +30,12 @@ constexpr int multiprocessors = 132; // of an H200
 // Checks the launches over the rows of one side, in their order.
 class LaunchChecker {
   public:
-    // `has_partial`: there are partial results of all rows, of the call or of its parts.
+    // `has_partial`: there are partial results of all rows, of the call or of its parts. `passes`: how many launches
+    // compute the same rows, each with other rows of the other side.
     LaunchChecker(const Plan &plan, KeyScope scope, const std::vector<PlannedGrid> &grids, bool has_partial,
-                  const std::optional<SplitParts> &split, const Window &rows, int head_step)
+                  const std::optional<SplitParts> &split, const Window &rows, int head_step, int passes)
         : problem_(plan.problem()), scope_(scope), grids_(grids), has_partial_(has_partial), split_(split), rows_(rows),
-          head_step_(head_step) {}
+          head_step_(head_step), passes_(passes) {}
 
     // Marks the partial results as set before the launches.
     void set_partial() { all_are_set_ = true; }
@@ -87,8 +88,14 @@ class LaunchChecker {
             EXPECT_TRUE(before_->part == launch.part);
             break;
         case Destination::finish_partial:
-            EXPECT_TRUE(scope_ == KeyScope::last_keys || scope_ == KeyScope::all_keys);
-            EXPECT_TRUE(has_partial_ && is_set(launch));
+            if (passes_ > 1) { // nothing has used the memory of this part's partial results meanwhile
+                ASSERT_TRUE(split_ && before_ && before_->part == launch.part);
+                EXPECT_EQ(before_->first_partial_row, launch.first_partial_row);
+            } else {
+                EXPECT_TRUE(scope_ == KeyScope::last_keys || scope_ == KeyScope::all_keys);
+                EXPECT_TRUE(has_partial_);
+            }
+            EXPECT_TRUE(is_set(launch));
             EXPECT_EQ(launch.grid + 1, grids_.size());
             EXPECT_EQ(grids_[launch.grid].range_parts, 1);
             break;
@@ -103,7 +110,12 @@ class LaunchChecker {
         }
         if (split_) {
             const GridPart &part = *launch.part;
-            const std::int64_t first = part.rows.length ? part.rows.start - rows_.start : 0;
+            std::int64_t first = part.rows.length ? part.rows.start - rows_.start : 0;
+            if (part.segments > 0) {
+                const std::int64_t segment_length = grids_[launch.grid].tiles.sequence.segment_length;
+                first = std::max<std::int64_t>(part.first_segment * segment_length - rows_.start, 0);
+                EXPECT_LE(std::min(first + part.segments * segment_length, rows_.length) - first, split_->rows);
+            }
             EXPECT_TRUE(split_->stride == 1 || first == 0);
             const std::int64_t rows_of_head = (rows_.length + split_->stride - 1) / split_->stride;
             EXPECT_EQ(launch.first_partial_row,
@@ -168,11 +180,11 @@ class LaunchChecker {
         const TileGrid &tiles = grids_[launch.grid].tiles;
         const int heads = problem_.heads / head_step_;
         const GridPart part = launch.part.value_or(GridPart{0, static_cast<int>(problem_.batch), 0, heads});
-        double share = 1;
+        double share = 1.0 / passes_;
         if (part.segments)
-            share = static_cast<double>(part.segments) / tiles.sequence.segments;
+            share *= static_cast<double>(part.segments) / tiles.sequence.segments;
         else if (part.rows.length)
-            share = static_cast<double>(part.rows.length) / static_cast<double>(rows_.length);
+            share *= static_cast<double>(part.rows.length) / static_cast<double>(rows_.length);
         for (int b = 0; b < part.batches; ++b)
             for (int h = 0; h < part.heads; ++h)
                 times_[{launch.grid, kernel, part.first_batch + b, part.first_head + h * head_step_}] += share;
@@ -184,7 +196,7 @@ class LaunchChecker {
     const bool has_partial_;
     const std::optional<SplitParts> split_;
     const Window rows_;
-    const int head_step_;
+    const int head_step_, passes_;
     bool all_are_set_ = false;
     std::set<Rows> set_;
     std::vector<Window> set_windows_;
@@ -255,7 +267,7 @@ bool is_split_part(const ForwardPlan &forward) {
 
 void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) {
     const bool has_partial = scope != KeyScope::all_keys || forward.has_own_partial;
-    LaunchChecker launches(plan, scope, forward.grids, has_partial, forward.parts, plan.problem().queries, 1);
+    LaunchChecker launches(plan, scope, forward.grids, has_partial, forward.parts, plan.problem().queries, 1, 1);
     if (has_other_keys(scope))
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
@@ -372,8 +384,33 @@ void expect_sound_beginning(const BackwardPlan &backward, std::size_t i) {
     EXPECT_EQ(step.launch.begins_early, may_begin_early);
 }
 
+// Checks the launches of two kernels that store dS and multiply it. They alternate, and each pair is of the same cells
+// and the same queries. The passes over the queries of cells follow one another. If they have partial results of keys
+// that only they use, the last one writes the rows.
+void expect_sound_pairs(const BackwardPlan &backward) {
+    const int passes = backward.stored->layout.turns.passes;
+    int pass = 0;
+    for (std::size_t i = 0; i < backward.steps.size(); ++i) {
+        const BackwardStep &step = backward.steps[i];
+        if (step.what != Gradients::d_q_of_stored_d_s)
+            continue;
+        ASSERT_GT(i, 0U);
+        const BackwardStep &before = backward.steps[i - 1];
+        EXPECT_EQ(before.what, Gradients::d_k_and_d_v_storing_d_s);
+        EXPECT_TRUE(before.launch.part == step.launch.part);
+        EXPECT_EQ(before.pass, pass);
+        EXPECT_EQ(step.pass, pass);
+        pass = (pass + 1) % passes;
+        EXPECT_EQ(before.launch.destination == Destination::finish_partial, backward.keys.parts && pass == 0);
+    }
+    EXPECT_EQ(pass, 0);
+}
+
 void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward) {
     const annulus::Problem &problem = plan.problem();
+    const bool are_pairs = backward.stored && std::ranges::none_of(backward.steps, finds_all);
+    if (are_pairs)
+        expect_sound_pairs(backward);
     std::map<Side, LaunchChecker> launches;
     std::map<Side, bool> clears, recomputes, recomputes_partial;
     std::map<Side, ClearedChecker> cleared;
@@ -382,7 +419,9 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         const bool is_query_side = side == Side::queries;
         launches.try_emplace(side, plan, scope, side_grids.grids,
                              scope != KeyScope::all_keys || side_grids.has_own_partial, side_grids.parts,
-                             window_of(problem, side), is_query_side ? 1 : problem.heads / problem.kv_heads);
+                             window_of(problem, side),
+                             is_query_side && !are_pairs ? 1 : problem.heads / problem.kv_heads,
+                             are_pairs ? backward.stored->layout.turns.passes : 1);
     }
     if (has_other_keys(scope))
         launches.at(Side::queries).set_partial(); // each part sets its own keys' gradients
@@ -491,7 +530,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
                   plan.hides_keys() && (scope == KeyScope::own_keys || (scope == KeyScope::all_keys && !are_plain)));
         if (side == Side::keys && !backward.stored) {
             launches.at(side).expect_all_once(kernels.size());
-        } else if (!backward.stored || side == Side::keys) {
+        } else if (!backward.stored || are_pairs || side == Side::keys) {
             launches.at(side).expect_all_once(1);
         }
         const bool has_all_in_partial = recomputes_partial[side] && !side_grids.finishes &&
@@ -810,6 +849,74 @@ TEST(StoredDs, TakesFewPasses) {
     many.length = 4 * 14336;
     many.branches = {{.segment = 14336}};
     EXPECT_EQ(passes_of(many, false, 0), 1);
+}
+
+// Plans for two kernels that store and multiply dS, like the ones of mma/ for compute capability 9.0.
+BackwardPlan pairs_of(const Plan &plan, KeyScope scope, std::uint64_t limit) {
+    const KernelShape shape{.row_blocks = 2, .range_block_rows = 64, .packs_curves = true};
+    const BackwardShapes shapes{shape, shape, StoringKernels::two};
+    return plan_backward(plan, scope, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
+}
+
+// If dS of one segment does not fit, there are as few passes over its queries as fit, each of 33 tiles of queries or
+// more, which are a quarter of 132. Under causality there is one pass.
+TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
+    const auto passes_of = [](const Problem &problem, int mib) {
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const std::uint64_t limit = static_cast<std::uint64_t>(mib) << 20;
+        const BackwardPlan backward = pairs_of(plan, KeyScope::all_keys, limit);
+        EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
+        if (!backward.stored)
+            return 0;
+        expect_sound(plan, KeyScope::all_keys, backward);
+        return backward.stored->layout.turns.passes;
+    };
+    const Problem odd = {.batch = 2,
+                         .length = 65542,
+                         .heads = 3,
+                         .dim = 128,
+                         .branches = {{.segment = 32771}},
+                         .dtype = ANNULUS_BFLOAT16};
+    Problem causal = odd, grouped = odd, dilated = odd, shorter = odd, one = odd;
+    EXPECT_EQ(passes_of(odd, 0), 2);
+    EXPECT_EQ(passes_of(odd, 2200), 1);
+    EXPECT_EQ(passes_of(odd, 900), 3);
+    EXPECT_EQ(passes_of(odd, 500), 0);
+    causal.causal = true;
+    EXPECT_EQ(passes_of(causal, 0), 1);
+    EXPECT_EQ(passes_of(causal, 900), 0);
+    grouped.heads = 6;
+    grouped.kv_heads = 3;
+    EXPECT_EQ(passes_of(grouped, 0), 2);
+    dilated.length = 68000;
+    dilated.branches = {{.segment = 65541, .dilation = 2}};
+    EXPECT_EQ(passes_of(dilated, 0), 2);
+    shorter.length = 16411;
+    shorter.branches = {{.segment = 0}};
+    EXPECT_EQ(passes_of(shorter, 0), 1);
+    EXPECT_EQ(passes_of(shorter, 360), 2);
+    EXPECT_EQ(passes_of(shorter, 240), 0);
+    one.batch = one.heads = 1;
+    one.length = 24771;
+    one.branches = {{.segment = 0}};
+    EXPECT_EQ(passes_of(one, 480), 3);
+}
+
+// A rank's own rows and the rows of other ranks, whose gradients of keys are partial results anyway.
+TEST(StoredDs, OfTwoKernelsOnARank) {
+    const Problem problem = {
+        .length = 52001, .heads = 2, .dim = 128, .branches = {{.segment = 0}}, .dtype = ANNULUS_BFLOAT16};
+    annulus::Problem sizes = plan_problem_of(problem);
+    sizes.queries = {0, 27001};
+    for (const KeyScope scope : {KeyScope::own_keys, KeyScope::other_keys, KeyScope::last_keys}) {
+        sizes.keys = scope == KeyScope::own_keys ? sizes.queries : Window{27001, 25000};
+        const Plan plan(pattern_of(problem), sizes);
+        const BackwardPlan backward = pairs_of(plan, scope, 0);
+        ASSERT_TRUE(backward.stored);
+        EXPECT_GT(backward.stored->layout.turns.passes, 1);
+        EXPECT_FALSE(backward.keys.parts);
+        expect_sound(plan, scope, backward);
+    }
 }
 
 // In each pass there is one image for each pair of row blocks of queries and keys that see one another. Each image has

@@ -82,6 +82,24 @@ class StoredTiles {
         return stored;
     }
 
+    // Returns the same, if a kernel that only stores has a launch for each pass.
+    std::map<Place, Pair> store_alone() {
+        std::map<Place, Pair> stored;
+        Tile<row_blocks_of_tile> tile{};
+        for (int pass = 0; pass < passes(); ++pass) {
+            BackwardWork work = keys_;
+            work.stored_d_s.launch_pass = pass;
+            for (unsigned id = 0; id < work.tiles; ++id) {
+                bool is_found = false;
+                HostWarp::run([&] { is_found = find_storing_tile<block_rows>(work, id, tile); });
+                if (is_found)
+                    for (int u = 0; u < row_blocks_of_tile && tile.ranges > 0; ++u)
+                        store(tile, u, StoredTurn{false, 0, pass, 0, 0}, stored);
+            }
+        }
+        return stored;
+    }
+
     // Returns the places of dS that tiles of queries multiply, with the pair of each.
     std::map<Place, Pair> multiply() {
         std::map<Place, Pair> multiplied;
@@ -91,6 +109,21 @@ class StoredTiles {
             if (StoredTile tile; tile.find(queries_, turn.cell, turn.pass, turn.index))
                 multiply(tile, turn.pass, multiplied);
         });
+        return multiplied;
+    }
+
+    // Returns the same, if a kernel that only multiplies has a launch for each pass.
+    std::map<Place, Pair> multiply_alone() {
+        std::map<Place, Pair> multiplied;
+        const StoredDs &stored = queries_.stored_d_s;
+        const int groups = (stored.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
+        for (int pass = 0; pass < passes(); ++pass) {
+            BackwardWork work = queries_;
+            work.stored_d_s.launch_pass = pass;
+            for (int id = 0; id < groups * stored.segments * stored.heads; ++id)
+                if (StoredTile tile; tile.find(work, id))
+                    multiply(tile, pass, multiplied);
+        }
         return multiplied;
     }
 
@@ -185,6 +218,10 @@ void expect_each_pair_once(const Problem &problem, const Window &queries, const 
         EXPECT_EQ(tiles.passes(), passes);
         const std::map<Place, Pair> stored = tiles.store();
         EXPECT_TRUE(stored == tiles.multiply());
+        if (passes == 3) {
+            EXPECT_TRUE(stored == tiles.store_alone());
+            EXPECT_TRUE(stored == tiles.multiply_alone());
+        }
         EXPECT_TRUE(pairs_of(stored) == wanted);
     }
 }

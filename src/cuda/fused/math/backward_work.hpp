@@ -26,9 +26,11 @@ struct StoredDs {
     int queries, keys;  // in row blocks, at most: a pass's queries and a segment's keys
     bool is_triangular; // whether hidden row blocks have no images
     int cells;          // (segment, head, batch entry) whose images are in memory at a time
-    // `turns`: the order in which one kernel stores and multiplies; if there are two kernels, only its one pass counts.
+    // `turns`: the order in which one kernel stores and multiplies. If there are two kernels, only its number of passes
+    // counts, and `launch_pass` is the pass of the launch.
     // `done`: what that one kernel counts, two counts for each group in memory.
     StoredTurns turns;
+    int launch_pass;
     unsigned *done;
     bool ends_partial; // the last of several passes adds the partial results of the earlier ones, and writes the sum
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles that store dS, if one kernel both stores and multiplies it, and tiles that multiply stored dS. A tile that
-// stores is some row blocks of keys. A tile that multiplies is some row blocks of queries, neighbours in a class.
+// Tiles that store dS, and tiles that multiply stored dS. A tile that stores is some row blocks of keys. A tile that
+// multiplies is some row blocks of queries, neighbours in a class.
 #pragma once
 
 #include "cuda/fused/math/backward_work.hpp"
@@ -9,26 +9,39 @@
 
 namespace annulus {
 
-// Finds the tile of a turn that stores: row blocks of keys, which meet the queries of the turn's pass. A whole warp
-// calls it. Returns false if there is no such tile.
+// Finds the tile at a place among tiles that store: row blocks of keys, which meet the queries of a pass. A whole warp
+// calls it. Returns false if there is no such tile. With `skips_empty` there are no tiles that meet no query.
+template <int range_block_rows, int row_blocks>
+__device__ __forceinline__ bool find_storing_tile(const BackwardWork &work, const TilePlace &place, int pass,
+                                                  bool skips_empty, Tile<row_blocks> &tile) {
+    const SequenceGrid &sequence = work.sequence;
+    const GridBranch &branch = work.branches[0];
+    const int start = (sequence.first_segment + place.segment) * branch.length.value;
+    const auto [first_query, end_of_queries] = work.stored_d_s.queries_of_pass(
+        max(start, sequence.range_start), sequence.range_start + sequence.range_count, branch.dilation.value, pass);
+    return find_tile_of_branch<true, range_block_rows>(work, place, first_query, end_of_queries, skips_empty, tile);
+}
+
+// Finds the tile of a turn that stores.
 template <int range_block_rows, int row_blocks>
 __device__ __forceinline__ bool find_storing_tile(const BackwardWork &work, const StoredTurn &turn,
                                                   Tile<row_blocks> &tile) {
     const StoredDs &stored = work.stored_d_s;
-    const SequenceGrid &sequence = work.sequence;
-    const GridBranch &branch = work.branches[0];
     TilePlace place{};
     place.index = turn.index;
     place.segment = turn.cell % stored.segments;
     const int head = turn.cell / stored.segments;
     place.head = head % stored.heads;
     place.batch = head / stored.heads;
-    const int start = (sequence.first_segment + place.segment) * branch.length.value;
-    const auto [first_query, end_of_queries] =
-        stored.queries_of_pass(max(start, sequence.range_start), sequence.range_start + sequence.range_count,
-                               branch.dilation.value, turn.pass);
     const bool skips_empty = stored.destination(work.destination, turn.pass) == Destination::add_to_partial;
-    return find_tile_of_branch<true, range_block_rows>(work, place, first_query, end_of_queries, skips_empty, tile);
+    return find_storing_tile<range_block_rows>(work, place, turn.pass, skips_empty, tile);
+}
+
+// Finds tile `id` of a launch that only stores.
+template <int range_block_rows, int row_blocks>
+__device__ __forceinline__ bool find_storing_tile(const BackwardWork &work, unsigned id, Tile<row_blocks> &tile) {
+    return find_storing_tile<range_block_rows>(work, find_place<true>(work, work.sequence, true, static_cast<int>(id)),
+                                               work.stored_d_s.launch_pass, work.skips_empty, tile);
 }
 
 struct StoredTile {
@@ -47,10 +60,10 @@ struct StoredTile {
         return {first + (index * row_block_rows - lacking()) * stride, stride, index == 0 ? lacking() : 0};
     }
 
-    // Returns whether the last of `rows` queries sees a key of a row block, if queries and keys are the same rows and
-    // causality hides keys. The first of the queries is row `row` of a row block.
+    // Returns whether the last of `rows` queries sees a key of a row block. The first of the queries is row `row` of a
+    // row block.
     __device__ __forceinline__ bool sees(int row_block, int row, int rows, int key_block) const {
-        return row_block * row_block_rows + row + rows - lacking() > key_block * row_block_rows;
+        return row_block * row_block_rows + row + rows - lacking() > (key_block - seen_by_all) * row_block_rows;
     }
 
     // Finds tile `id` of a launch that only multiplies. Returns false if there is no such tile or the branch does not
@@ -60,7 +73,7 @@ struct StoredTile {
         const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
         const int all_segments = stored.segments * stored.heads * stored.batches;
         const int group = groups - 1 - (work.by_length ? id / all_segments : id % groups);
-        return find(work, work.by_length ? id % all_segments : id / groups, 0, group);
+        return find(work, work.by_length ? id % all_segments : id / groups, stored.launch_pass, group);
     }
     // Finds the tile with this group of row blocks among a cell's queries of a pass.
     __device__ __forceinline__ bool find(const BackwardWork &work, int cell, int pass, int group) {

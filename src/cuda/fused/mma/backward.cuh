@@ -27,7 +27,7 @@
 namespace annulus::mma {
 
 template <class Traits> struct BackwardShared {
-    static constexpr bool rows_are_keys = Traits::rows_are_keys;
+    static constexpr bool rows_are_keys = Traits::rows_are_keys, stores_d_s = Traits::stores_d_s;
     static constexpr int range_block_rows = Traits::range_block_rows;
     // For dV alone, V of row blocks is not needed.
     std::uint8_t own_q_or_k[Traits::row_blocks * Traits::row_block_bytes],
@@ -230,12 +230,13 @@ template <class Traits> class BackwardWarp {
         const int first = max(segment * length.value, params_.sequence.row_start);
         if (thread_of_block() % warp_threads == 0)
             shared_.images[thread_of_block() / warp_threads] = params_.stored_d_s.image(
-                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows, 0);
+                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows,
+                params_.stored_d_s.launch_pass);
         __syncwarp();
     }
 
     // Stores dS as 8 x 8 matrices; matrices of the same eight keys are neighbours. A block's queries are columns of an
-    // image. `first` counts columns from the first image on. Images count from the last query of the class.
+    // image. `first` counts columns from the first image on. Images count from the last query of the class and pass.
     __device__ __forceinline__ void store_d_s(const Operand<Element, range_block_rows / 2> (&d_s)[strips],
                                               int first) const {
         static_assert(row_block_rows % range_block_rows == 0);
@@ -321,7 +322,7 @@ template <class Traits> class BackwardWarp {
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
     BlockSource<Traits> q_or_k_, v_or_d_o_;
-    TileScheduler<BackwardShared<Traits>> scheduler_;
+    TileScheduler<BackwardShared<Traits>, BackwardParams> scheduler_;
     int stage_ = 0; // the stage that was copied to last
 };
 

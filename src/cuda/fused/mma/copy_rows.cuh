@@ -134,6 +134,28 @@ __device__ __forceinline__ void copy_own_rows(std::uint32_t target, int head_dim
     }
 }
 
+// Brings the rows of the next tile's row blocks into the L2 cache, since their copy has nothing to hide behind. All
+// threads of the CTA call it. `next` may be no tile. row_of() is that of copy_own_rows().
+template <class Traits, class RowOf>
+__device__ __forceinline__ void prefetch_own_rows(int head_dim, const TensorRows &rows, int head,
+                                                  const Tile<Traits::row_blocks> &next, const RowOf &row_of) {
+    using Element = typename Traits::Element;
+    if (next.ranges < 0)
+        return;
+#pragma unroll 1
+    for (int i = thread_of_block(); i < Traits::row_blocks * row_block_rows; i += Traits::threads) {
+        const RowBlock &row_block = next.row_block[i / row_block_rows];
+        const int row = i % row_block_rows;
+        if (row >= row_block.rows)
+            continue;
+        const Element *const first =
+            rows.first_row<const Element>(next.batch, head) + row_of(row_block.position(row)) * rows.row;
+#pragma unroll 1
+        for (int column = 0; column < head_dim; column += 128 / static_cast<int>(sizeof(Element)))
+            prefetch(first + column);
+    }
+}
+
 // Goes through the blocks of a tile's ranges in their order.
 template <int row_blocks> struct BlockCursor {
     int range = -1, block = 0;

@@ -3,7 +3,8 @@
 // (backward.cuh).
 //
 // Grid. One CTA for each multiprocessor of the GPU; each takes one of every gridDim.x tiles. A tile is four row blocks
-// of 64 queries, neighbours in a class. Their images of dS of the same keys lie next to one another.
+// of 64 queries, neighbours in a class. Their images of dS of the same keys lie next to one another. A launch has the
+// queries of one pass (StoredDs).
 //
 // Roles. Every warp copies, and computes two strips of one row block. Stages of four images and 64 rows of K are copied
 // ahead, from tile to tile.
@@ -61,8 +62,8 @@ template <class Traits> class DqFromDsWarp {
         __device__ __forceinline__ Cursor() { tile.key_blocks = 0; }
         __device__ __forceinline__ void next(const BackwardParams &params) {
             if (++keys < tile.key_blocks) {
-                images +=
-                    (params.stored_d_s.queries - (params.stored_d_s.is_triangular ? keys : 0)) * StoredDs::image_bytes;
+                const StoredDs &stored = params.stored_d_s;
+                images += (stored.queries - stored.hidden(keys, stored.launch_pass)) * StoredDs::image_bytes;
                 row += row_block_rows * distance;
                 return;
             }
@@ -72,7 +73,7 @@ template <class Traits> class DqFromDsWarp {
             while (!is_over && tile.key_blocks == 0);
             if (is_over)
                 return;
-            images = params.stored_d_s.image(tile.batch, tile.head, tile.segment, 0, 0) +
+            images = params.stored_d_s.image(tile.batch, tile.head, tile.segment, 0, params.stored_d_s.launch_pass) +
                      tile.first_row_block * StoredDs::image_bytes + thread_of_block() * 16;
             const OwnPart<Traits> own;
             const TensorRows &matrix = params.range_q_or_k;
@@ -100,8 +101,7 @@ template <class Traits> class DqFromDsWarp {
     // Returns whether the warp's rows of a row block of queries see a row block of keys. Else nothing has stored their
     // dS.
     __device__ __forceinline__ bool sees(const StoredTile &tile, int row_block, int keys) const {
-        return !params_.stored_d_s.is_triangular ||
-               tile.sees(row_block, first_row_of_warp<strips>(), strips * 16, keys);
+        return tile.sees(row_block, first_row_of_warp<strips>(), strips * 16, keys);
     }
 
     // x += dS K for row block u. dS lies as 8 x 8 matrices, whose rows are keys; matrices of the same eight keys are
@@ -164,8 +164,7 @@ template <class Traits> class DqFromDsWarp {
                                          int present) const {
         const StoredTile &tile = from.tile;
         const OwnPart<Traits> own;
-        const int first =
-            params_.stored_d_s.is_triangular ? from.keys - tile.first_row_block : 0; // images before it are hidden
+        const int first = from.keys - tile.seen_by_all - tile.first_row_block; // images before it are hidden
         const int end = tile.row_blocks() - tile.first_row_block;
 #pragma unroll
         for (int u = 0; u < Traits::row_blocks; ++u)

@@ -26,7 +26,7 @@
 namespace annulus::mma {
 
 template <class Traits> struct ForwardShared {
-    static constexpr bool rows_are_keys = Traits::rows_are_keys;
+    static constexpr bool rows_are_keys = Traits::rows_are_keys, stores_d_s = false;
     static constexpr int range_block_rows = Traits::range_block_rows;
     std::uint8_t q[Traits::row_blocks * Traits::row_block_bytes];
     struct Block {
@@ -62,9 +62,8 @@ template <class Traits> class ForwardWarp {
 
     // Attends to the tile, whose first block is copied already, and copies the first block of the next tile.
     __device__ __forceinline__ void attend(const OwnTile &tile, OwnTile &next) {
-        copy_own_rows<Traits>(shared_address(shared_.q), params_.head_dim, params_.q, tile.head, tile, [&](int number) {
-            return static_cast<std::int64_t>(params_.position_of(number) - params_.q.start);
-        });
+        copy_own_rows<Traits>(shared_address(shared_.q), params_.head_dim, params_.q, tile.head, tile,
+                              [this](int number) { return row_of_q(number); });
         commit_copies();
         Registers x =
             make_registers(tile.row_block[own_row_block()].padding_keys, std::make_integer_sequence<int, strips>());
@@ -112,6 +111,12 @@ template <class Traits> class ForwardWarp {
     __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
         scheduler_.copy_next(tile, next, at,
                              [this](const OwnTile &source_tile, const Cursor &to) { copy(source_tile, to); });
+        if (at.is_over(tile))
+            prefetch_own_rows<Traits>(params_.head_dim, params_.q, next.head, next,
+                                      [this](int number) { return row_of_q(number); });
+    }
+    __device__ __forceinline__ std::int64_t row_of_q(int number) const {
+        return params_.position_of(number) - params_.q.start;
     }
 
     // Copies K of a block and, with two stages, V.
@@ -203,7 +208,7 @@ template <class Traits> class ForwardWarp {
     const ForwardParams &params_;
     ForwardShared<Traits> &shared_;
     BlockSource<Traits> k_, v_;
-    TileScheduler<ForwardShared<Traits>> scheduler_;
+    TileScheduler<ForwardShared<Traits>, ForwardParams> scheduler_;
     int stage_ = 0; // the stage that was copied to last
 };
 

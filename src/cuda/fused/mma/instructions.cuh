@@ -42,6 +42,10 @@ __device__ __forceinline__ void copy_to_shared(std::uint32_t target, const void 
     }
 #endif
 }
+// Brings the 128 bytes around `source` into the L2 cache.
+__device__ __forceinline__ void prefetch(const void *source) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(source));
+}
 // Ends a group: the thread's copies until now.
 __device__ __forceinline__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800

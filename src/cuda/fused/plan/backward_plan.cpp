@@ -148,7 +148,7 @@ std::optional<BackwardPlan> plan_storing_ds(const Plan &plan, KeyScope scope, co
         keys.finishes = false;
         if (!sums_keys)
             keys.parts =
-                SplitParts{result.stored->batches, result.stored->heads, static_cast<int>(plan.problem().key_rows())};
+                SplitParts{result.stored->batches, result.stored->heads, static_cast<int>(result.stored->key_rows)};
     }
     write_steps(plan, scope, shapes, result);
     if (!is_within_limit(limit, backward_bytes(plan, result))) // the counters may need too much memory

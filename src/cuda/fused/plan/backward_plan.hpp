@@ -51,13 +51,14 @@ struct BackwardStep {
     // For Gradients::all_storing_d_s, whose launch is of keys.
     Destination query_destination{};
     TurnRange turns{};
+    int pass = 0; // of two kernels that store and multiply dS: the queries' part (StoredDs)
 };
 
 // The grids over the rows of one side.
 struct SideGrids {
     std::vector<PlannedGrid> grids;
     // The parts in which partial results are made. Set if several grids share the branches of a whole call, or if
-    // several passes store dS (StoredTurns).
+    // several passes store dS (StoredDs).
     std::optional<SplitParts> parts;
     bool is_split =
         false; // the branches are split over two grids of a call's own keys, which use the call's partial results

@@ -3,7 +3,9 @@
 
 #include "cuda/fused/plan/range_parts.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -69,8 +71,8 @@ class StepWriter {
                (before.action == BackwardAction::find_lse_delta && step.what == Gradients::d_q);
     }
 
-    void launch(Side side, Gradients what, const Launch &launch) {
-        add({BackwardAction::find_gradients, side, launch, what});
+    void launch(Side side, Gradients what, const Launch &launch, int pass = 0) {
+        add({BackwardAction::find_gradients, side, launch, what, {}, {}, pass});
     }
     // Adds this launch of each kernel of a side.
     void launch_kernels(Side side, const Launch &shared) {
@@ -196,28 +198,44 @@ class StepWriter {
         for (int i = 0; i < count; ++i) {
             const GridPart &own = launches[static_cast<std::size_t>(i)];
             const bool is_first_member = own.first_head % group() == 0;
-            const Launch key_launch{
+            Launch key_launch{
                 0, own, destination(result_.keys, sets_keys && is_first_member), 0, {i, keys_clear ? count : 0}};
-            if (is_one_kernel) {
-                launch_all_storing_ds(key_launch, query_destination, i == count - 1);
-                continue;
+            if (result_.keys.parts) { // of several passes, of which the last one writes the rows
+                key_launch.destination = Destination::set_partial;
+                key_launch.first_partial_row = first_key_row(own);
             }
-            launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s, key_launch);
-            launch(Side::queries, Gradients::d_q_of_stored_d_s,
-                   {0, own, query_destination, 0, {i, queries_clear ? count : 0}});
+            const Launch query_launch{0, own, query_destination, 0, {i, queries_clear ? count : 0}};
+            if (is_one_kernel)
+                launch_all_storing_ds(key_launch, query_destination, i == count - 1);
+            else
+                launch_pairs(key_launch, query_launch);
+        }
+    }
+
+    // Returns the first row of keys of a launch that stores dS, counted over all heads.
+    std::int64_t first_key_row(const GridPart &part) const {
+        const std::int64_t head = std::int64_t{part.first_batch} * problem_.kv_heads + part.first_head / group(),
+                           segment_length = result_.keys.grids.front().tiles.branches[0].length.value;
+        return head * problem_.key_rows() +
+               std::max<std::int64_t>(part.first_segment * segment_length - problem_.keys.start, 0);
+    }
+
+    // Adds pairs of launches, of which the first stores dS and the second multiplies it: one pair for each pass.
+    void launch_pairs(Launch key_launch, Launch query_launch) {
+        const StoredDs &stored = result_.stored->layout;
+        const Destination first = key_launch.destination;
+        for (int pass = 0; pass < stored.turns.passes; ++pass) {
+            key_launch.destination = stored.destination(first, pass);
+            launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s, key_launch, pass);
+            launch(Side::queries, Gradients::d_q_of_stored_d_s, query_launch, pass);
+            key_launch.clears = query_launch.clears = {}; // the first pass has cleared the rows
         }
     }
 
     // Adds a launch of the one kernel that stores and multiplies dS. Other ranks wait for the gradients of their keys.
     // So the last launch over their keys leaves the rest of dQ to a further launch.
-    void launch_all_storing_ds(Launch key_launch, Destination query_destination, bool is_last) {
+    void launch_all_storing_ds(const Launch &key_launch, Destination query_destination, bool is_last) {
         const StoredTurns &turns = result_.stored->layout.turns;
-        if (result_.keys.parts) { // of several passes, of which the last one writes the rows
-            key_launch.destination = Destination::set_partial;
-            key_launch.first_partial_row =
-                (std::int64_t{key_launch.part->first_batch} * problem_.kv_heads + key_launch.part->first_head) *
-                problem_.key_rows();
-        }
         BackwardStep step{BackwardAction::find_gradients, Side::keys,        key_launch,
                           Gradients::all_storing_d_s,     query_destination, turns.all()};
         if (has_other_keys(scope_) && is_last) {

@@ -89,7 +89,7 @@ constexpr std::int64_t partial_rows_of(std::int64_t rows, int stride) {
 }
 
 // The part of the rows for which there are partial results at a time: several batch entries, some heads of one entry,
-// or some rows of a head. A split grid and a launch of several passes (StoredTurns) use it.
+// or some rows of a head. A split grid and several passes over stored dS (StoredDs) use it.
 struct SplitParts {
     int batches = 0, heads = 0, rows = 0; // `rows` are of each head
     int stride = 1;

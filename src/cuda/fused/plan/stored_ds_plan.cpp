@@ -102,6 +102,11 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
                        {0, number(count)}};
 }
 
+// Returns the bytes of the partial results of a head's keys that several passes need.
+std::size_t sum_bytes_of_head(const Problem &problem, const StoredDsParts &parts) {
+    return 2 * sizeof(float) * static_cast<std::size_t>(parts.key_rows) * static_cast<std::size_t>(problem.head_dim);
+}
+
 // Plans one kernel that stores and multiplies dS, in the fewest passes that fit into memory. Several passes need
 // partial results of keys. If the call has none, they are made for some heads at a time. With fewer than
 // `fewest_queries` row blocks of queries in a pass, computing dS twice would be faster.
@@ -110,6 +115,7 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, KeyScope scope,
     constexpr int fewest_queries = tuning::min_pass_queries / row_block_rows;
     const int queries = parts.layout.queries;
     parts.segments = parts.all_segments;
+    parts.key_rows = problem.key_rows();
     parts.heads = problem.kv_heads;
     parts.batches = static_cast<int>(problem.batch);
     for (int passes = 1; passes == 1 || divide_up(queries, passes) >= fewest_queries; ++passes) {
@@ -117,8 +123,7 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, KeyScope scope,
         parts.layout.turns.passes = static_cast<int>(divide_up(queries, parts.layout.queries));
         std::size_t sum_bytes = 0;
         if (passes > 1 && !sums_keys) {
-            const std::size_t head_bytes = 2 * sizeof(float) * static_cast<std::size_t>(problem.key_rows()) *
-                                           static_cast<std::size_t>(problem.head_dim);
+            const std::size_t head_bytes = sum_bytes_of_head(problem, parts);
             const auto max_heads =
                 static_cast<std::int64_t>(std::max<std::size_t>(bytes / tuning::sum_share / head_bytes, 1));
             parts.batches = 1;
@@ -138,6 +143,119 @@ std::optional<StoredDsParts> plan_passes(const Problem &problem, KeyScope scope,
     return std::nullopt;
 }
 
+// Calls use(size, how many) for the sizes of consecutive parts of `all`.
+template <class Use> void for_sizes(std::int64_t all, std::int64_t part, const Use &use) {
+    use(part, all / part);
+    if (all % part > 0)
+        use(all % part, 1);
+}
+
+// Estimates the times of pairs of launches that store and multiply dS, and of launches that compute it twice. The unit
+// is the time of one product of two row blocks on a multiprocessor. Tiles must not differ in length.
+class TimesOfPairs {
+  public:
+    TimesOfPairs(const Problem &problem, int keys, const BackwardShapes &shapes, int multiprocessors)
+        : problem_(problem), keys_(keys), shapes_(shapes), multiprocessors_(multiprocessors) {}
+
+    double computing_twice(std::int64_t cells, int queries) const {
+        return time_of_keys(cells, queries) + time_of_tiles(cells, queries, shapes_.queries, keys_, 3);
+    }
+    double storing(const StoredDsParts &parts) const {
+        double time = 0;
+        for_sizes(parts.all_segments, parts.segments, [&](std::int64_t segments, std::int64_t segment_parts) {
+            for_sizes(problem_.kv_heads, parts.heads, [&](std::int64_t heads, std::int64_t head_parts) {
+                for_sizes(problem_.batch, parts.batches, [&](std::int64_t batches, std::int64_t batch_parts) {
+                    time += static_cast<double>(segment_parts * head_parts * batch_parts) *
+                            time_of_passes(segments * heads * batches, parts.layout);
+                });
+            });
+        });
+        return time;
+    }
+
+  private:
+    // Returns the time of a launch. Its last tiles take as long as if each CTA had one.
+    double time_of_tiles(std::int64_t cells, int row_blocks, const KernelShape &shape, int range_blocks,
+                         double products) const {
+        const std::int64_t tiles_of_cta =
+            divide_up(cells * divide_up(row_blocks, shape.row_blocks), std::int64_t{multiprocessors_} * shape.ctas);
+        return static_cast<double>(tiles_of_cta * shape.ctas * shape.row_blocks) * products *
+               (range_blocks + tuning::tile_rows / row_block_rows);
+    }
+    double time_of_keys(std::int64_t cells, int queries) const {
+        return time_of_tiles(cells, keys_, shapes_.keys, queries, 4);
+    }
+    double time_of_passes(std::int64_t cells, const StoredDs &layout) const {
+        const KernelShape shape{.row_blocks = StoredDs::row_blocks_of_tile, .range_block_rows = row_block_rows};
+        const double key_blocks = static_cast<double>(cells * keys_) / multiprocessors_;
+        const double traffic = tuning::stored_traffic_columns / problem_.head_dim * key_blocks * layout.queries;
+        const double product = time_of_tiles(cells, layout.queries, shape, keys_, tuning::stored_product_time);
+        const double sums = layout.turns.passes > 1 ? tuning::sums_in_query_blocks * key_blocks : 0;
+        return (time_of_keys(cells, layout.queries) + std::max(traffic, product) + sums) * layout.turns.passes;
+    }
+
+    const Problem &problem_;
+    const int keys_; // row blocks of a cell
+    const BackwardShapes &shapes_;
+    const int multiprocessors_;
+};
+
+// Divides all cells into parts of equal size, of which one fits into memory. There is room for `room` cells.
+void divide_cells(const Problem &problem, std::int64_t room, StoredDsParts &parts) {
+    const auto take = [&](std::int64_t all) {
+        const std::int64_t max_part = std::clamp<std::int64_t>(room, 1, all);
+        room /= all;
+        return static_cast<int>(divide_up(all, divide_up(all, max_part)));
+    };
+    parts.segments = take(parts.all_segments);
+    parts.heads = take(problem.kv_heads);
+    parts.batches = take(problem.batch);
+    parts.layout.cells = parts.segments * parts.heads * parts.batches;
+}
+
+// Plans launches of two kernels, one of which stores dS, while the other one multiplies it. Each pair of launches
+// handles as many cells as fit into memory, with the queries of one of several passes. The number of passes is the one
+// that takes the least time: with fewer passes fewer cells fit, whose tiles may leave multiprocessors without work.
+// Returns none if computing dS twice takes less time. Under causality, the first queries' tiles of keys would be too
+// few, so there is one pass.
+std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsParts &cell, bool sums_keys,
+                                        const BackwardShapes &shapes, int multiprocessors, std::size_t bytes) {
+    const int queries = cell.layout.queries, keys = cell.layout.keys;
+    const std::int64_t cells = problem.batch * problem.kv_heads * cell.all_segments;
+    if (cell.layout.is_triangular) {
+        StoredDsParts parts = cell;
+        const auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
+        divide_cells(problem, room, parts);
+        const std::int64_t key_tiles = std::int64_t{parts.layout.cells} * divide_up(keys, shapes.keys.row_blocks);
+        const std::int64_t ctas = std::int64_t{multiprocessors} * shapes.keys.ctas;
+        const bool has_few_tiles = 8 * key_tiles < ctas * tuning::min_causal_key_tiles_of_eight_ctas;
+        if (room == 0 || (parts.layout.cells < cells && has_few_tiles))
+            return std::nullopt;
+        return parts;
+    }
+    const TimesOfPairs times(problem, keys, shapes, multiprocessors);
+    double least_time = times.computing_twice(cells, queries);
+    std::optional<StoredDsParts> best;
+    for (int passes = 1; passes <= queries; ++passes) {
+        StoredDsParts parts = cell;
+        StoredDs &layout = parts.layout;
+        layout.queries = static_cast<int>(divide_up(queries, passes));
+        layout.turns.passes = static_cast<int>(divide_up(queries, layout.queries));
+        layout.ends_partial = passes > 1 && !sums_keys;
+        const std::size_t sum_bytes = layout.ends_partial ? sum_bytes_of_head(problem, cell) : 0;
+        const auto room = static_cast<std::int64_t>(bytes / (parts.cell_bytes() + sum_bytes));
+        if (room == 0)
+            continue;
+        divide_cells(problem, room, parts);
+        parts.key_rows = std::min(parts.segments * cell.key_rows, problem.key_rows());
+        if (const double time = times.storing(parts); time < (1 - tuning::min_gain) * least_time) {
+            least_time = time;
+            best = parts;
+        }
+    }
+    return best;
+}
+
 } // namespace
 
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope scope,
@@ -148,36 +266,19 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope sco
         return std::nullopt;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];
-    StoredDsParts parts{1, 1, 1, tiles.sequence.segments, {}};
-    const auto row_blocks = [&](const Window &window) {
-        const std::int64_t segment_rows = std::min<std::int64_t>(window.length, branch.length.value);
-        return static_cast<int>(divide_up(divide_up(segment_rows, branch.dilation.value), row_block_rows));
+    const auto segment_rows = [&](const Window &window) {
+        return std::min<std::int64_t>(window.length, branch.length.value);
     };
+    const auto row_blocks = [&](const Window &window) {
+        return static_cast<int>(divide_up(divide_up(segment_rows(window), branch.dilation.value), row_block_rows));
+    };
+    StoredDsParts parts{1, 1, 1, tiles.sequence.segments, segment_rows(problem.keys), {}};
     parts.layout.queries = row_blocks(problem.queries);
     parts.layout.keys = row_blocks(problem.keys);
     parts.layout.is_triangular = tiles.causal && problem.queries == problem.keys;
     if (shapes.storing == StoringKernels::one)
         return plan_passes(problem, scope, parts, sums_keys, shapes.keys.row_blocks, multiprocessors, bytes);
-    auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
-    if (room == 0)
-        return std::nullopt;
-    const auto take = [&](std::int64_t all) { // divides into parts of equal size
-        const std::int64_t max_part = std::clamp<std::int64_t>(room, 1, all);
-        room /= all;
-        return static_cast<int>(divide_up(all, divide_up(all, max_part)));
-    };
-    parts.segments = take(parts.all_segments);
-    parts.heads = take(problem.kv_heads);
-    parts.batches = take(problem.batch);
-    parts.layout.cells = parts.segments * parts.heads * parts.batches;
-    const bool is_all = parts.layout.cells == parts.all_segments * problem.kv_heads * problem.batch;
-    const std::int64_t key_tiles =
-        std::int64_t{parts.layout.cells} * divide_up(parts.layout.keys, shapes.keys.row_blocks);
-    const std::int64_t ctas = std::int64_t{multiprocessors} * shapes.keys.ctas;
-    if (!is_all && 8 * key_tiles < ctas * (parts.layout.is_triangular ? tuning::min_causal_key_tiles_of_eight_ctas
-                                                                      : tuning::min_key_tiles_of_eight_ctas))
-        return std::nullopt;
-    return parts;
+    return plan_pairs(problem, parts, sums_keys, shapes, multiprocessors, bytes);
 }
 
 bool zeros_outweigh_ds(const Problem &problem, const TileGrid &tiles, const StoredDsParts &parts) {

@@ -17,7 +17,8 @@ namespace annulus {
 struct StoredDsParts {
     int batches, heads, segments;
     int all_segments;
-    StoredDs layout; // for one segment of one head; also how many cells are in memory at a time
+    std::int64_t key_rows; // rows of keys of a head whose partial results several passes keep at a time
+    StoredDs layout;       // for one segment of one head; also how many cells are in memory at a time
 
     std::size_t cell_bytes() const;
     std::size_t bytes() const { return static_cast<std::size_t>(layout.cells) * cell_bytes(); }

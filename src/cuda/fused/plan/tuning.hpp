@@ -32,7 +32,8 @@ inline constexpr int max_samples = 12;
 // Time of a grid below which a split is not considered, in rows. Not recorded.
 inline constexpr double min_time_to_split = 3 * launch_rows;
 // Least gain of a split, as a fraction of the time without it. Not recorded; the choices were compared with all splits
-// of nine problems, and were within some 5 % of the fastest (doc/notes/planning.md).
+// of nine problems, and were within some 5 % of the fastest (doc/notes/planning.md). Two kernels that store dS use it,
+// too, for storing and for more passes.
 inline constexpr double min_gain = 0.05;
 
 // ---- Grids (grids.hpp)
@@ -84,11 +85,19 @@ inline constexpr std::int64_t min_groups = 3;
 inline constexpr std::int64_t min_groups_of_passes = 4;
 // Least number of tiles in memory for each CTA. Not recorded.
 inline constexpr int min_tiles_of_cta = 3;
-// Two kernels store and multiply dS: least number of key tiles of a launch for every eight CTAs, if dS of all cells
-// does not fit. Causal tiles differ in length, so a GPU with few tiles waits for the longest one. One H200,
-// `mma`, by a program that was not kept, D = 64: with 7.8 tiles for eight CTAs 1.15 times as fast as computing dS twice
-// (16411 rows), causal 0.63 (32771 rows). With 15.6 tiles causal 1.15 times (16411 rows, or 32771 at D = 128: 1.21).
-inline constexpr int min_key_tiles_of_eight_ctas = 7;
+// Two kernels store and multiply dS: times of the second one, in the time of a product of the first. A tile that has a
+// multiprocessor to itself takes stored_product_time. Memory takes stored_traffic_columns / D of it for all of a GPU's
+// tiles. By these numbers 16411:1 takes 0.87 and, at D = 128, 0.73 of the time that computing dS twice takes. One H200,
+// `tests/benchmarks/peers.py --engine mma`, measured 0.87 and 0.71.
+inline constexpr double stored_product_time = 0.6;
+inline constexpr double stored_traffic_columns = 128;
+// In several passes, partial results of keys take the time of products with this number of row blocks of queries: as
+// many bytes are read and written as for their dS. Not measured.
+inline constexpr double sums_in_query_blocks = 8;
+// The same kernels under causality: least number of key tiles of a launch for every eight CTAs, if dS of all cells does
+// not fit. Causal tiles differ in length, so a GPU with few tiles waits for the longest one. One H200, `mma`, by a
+// program that was not kept: with 7.8 tiles for eight CTAs 0.63 times as fast as computing dS twice (32771 rows, D =
+// 64). With 15.6 tiles 1.15 times (16411 rows, or 32771 at D = 128: 1.21).
 inline constexpr int min_causal_key_tiles_of_eight_ctas = 12;
 // Least number of queries of a pass. A tile of queries takes 0.5 ms for 65,536 keys, and with fewer queries there are
 // few such tiles. Computing dS twice is then faster.

@@ -234,6 +234,15 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
     return true;
 }
 
+// Finds tile `id` of such a grid.
+template <bool rows_are_keys, int range_block_rows, int row_blocks>
+__device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, unsigned id, Tile<row_blocks> &tile) {
+    const SequenceGrid &sequence = grid.sequence;
+    return find_tile_of_branch<rows_are_keys, range_block_rows>(
+        grid, find_place<rows_are_keys>(grid, sequence, true, static_cast<int>(id)), sequence.range_start,
+        sequence.range_start + sequence.range_count, grid.skips_empty, tile);
+}
+
 // Finds tile `id` by code made for its kind of grid. That is faster, but too much code for kernels whose tile-finding
 // warps also multiply. `may_be_several`: the grid may be over several sequences.
 template <bool rows_are_keys, int range_block_rows, bool may_be_several, int row_blocks>
@@ -241,12 +250,8 @@ __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &sear
                                           Tile<row_blocks> &tile) {
     if (may_be_several && grid.sequences)
         return find_tile_of_branches<rows_are_keys, range_block_rows, Sequences::several>(grid, search, id, tile);
-    if (grid.branch_count == 1 && !grid.has_residue_classes) {
-        const SequenceGrid &sequence = grid.sequence;
-        return find_tile_of_branch<rows_are_keys, range_block_rows>(
-            grid, find_place<rows_are_keys>(grid, sequence, true, static_cast<int>(id)), sequence.range_start,
-            sequence.range_start + sequence.range_count, grid.skips_empty, tile);
-    }
+    if (grid.has_one_class())
+        return find_tile_of_branch<rows_are_keys, range_block_rows>(grid, id, tile);
     return find_tile_of_branches<rows_are_keys, range_block_rows, Sequences::one>(grid, search, id, tile);
 }
 

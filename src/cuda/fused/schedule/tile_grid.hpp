@@ -196,6 +196,9 @@ struct TileGrid {
     // True if a row may meet only some rows of a range.
     constexpr bool is_bounded() const { return causal || has_windows; }
 
+    // True if the rows of a segment that are in row blocks are one class.
+    constexpr bool has_one_class() const { return branch_count == 1 && !has_residue_classes; }
+
     // True if some tiles meet more rows than other tiles.
     constexpr bool tiles_differ() const { return causal || branch_count > 1; }
 
