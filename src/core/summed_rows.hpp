@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queries of a shard whose results are sums over several key scopes: they may have keys in other shards. All other
-// queries get their results from the own keys alone.
+// The rows of a shard whose results are sums over several key scopes or launches. All other rows get their results from
+// the own keys in one launch, and need no memory for sums.
 //
-// Such a query is in a segment that a border of the shard cuts. So each branch has them in one or two bands: intervals
-// of positions that end at a border. In a band, a head has the queries of one class, or all of them.
+// Such a row is in a segment that a border of the shard cuts, or in a branch that has a launch of its own. So each
+// branch has them in a few bands: intervals of positions. In each segment of a band, a head has the rows of one class,
+// or all of them.
 #pragma once
 
 #include "core/plan.hpp"
@@ -15,61 +16,80 @@
 
 namespace annulus {
 
+struct SummedBand {
+    Window rows;
+    std::int64_t segment_length;
+    std::int64_t stride; // between the rows of a head; 1: a head has all rows
+    std::int32_t first_head, head_count;
+    std::int64_t first_phase, heads_of_phase; // as in BranchPlan; not used if the stride is 1
+    std::int64_t first_row = 0;               // of the sums
+
+    std::int32_t end_head() const { return first_head + head_count; }
+    bool serves(std::int32_t head) const { return head >= first_head && head < end_head(); }
+    // Returns the residue of a served head's rows in each segment.
+    std::int64_t residue(std::int32_t head) const {
+        return stride == 1 ? 0 : first_phase + (head - first_head) / heads_of_phase % stride;
+    }
+    // Returns how many times `stride` positions the segments before a position have, and its segment up to there. A
+    // head's rows differ in this number.
+    std::int64_t step(std::int64_t position) const {
+        return position / segment_length * divide_up(segment_length, stride) + position % segment_length / stride;
+    }
+    // Returns the number of a row, which the band must have.
+    std::int64_t row(std::int64_t position) const { return first_row + step(position) - step(rows.start); }
+    std::int64_t end_row() const { return row(rows.end() - 1) + 1; }
+    bool has(std::int32_t head, std::int64_t position) const {
+        return position >= rows.start && position < rows.end() && serves(head) &&
+               position % segment_length % stride == residue(head);
+    }
+};
+
 class SummedRows {
   public:
-    // `shard` has the shard's rows as queries and keys.
+    // The queries of a shard that may have keys in other shards. `shard` has the shard's rows as queries and keys.
     explicit SummedRows(const Plan &shard);
+    // The rows of these bands, in which first_row does not matter.
+    explicit SummedRows(std::vector<SummedBand> bands);
 
-    // Returns how many sums a head has room for. It may be more than the head has such queries.
+    // Returns how many sums a head has room for. It may be more than the head has such rows.
     std::int64_t count() const { return count_; }
 
-    // Calls use(position, row) for the queries of a head in a window. `row` is from 0 to count() - 1, and no two
-    // queries of a head have the same.
+    // Returns the bands, those of the smallest stride first. A row belongs to the first band that has it.
+    std::span<const SummedBand> bands() const { return bands_; }
+
+    // Returns the number of a head's row, or -1 if the head has no such row at the position.
+    std::int64_t row(std::int32_t head, std::int64_t position) const {
+        const auto band = std::ranges::find_if(bands_, [&](const SummedBand &b) { return b.has(head, position); });
+        return band == bands_.end() ? -1 : band->row(position);
+    }
+
+    // Calls use(position, row) for the rows of a head in a window. `row` is from 0 to count() - 1, and no two rows of a
+    // head have the same.
     template <class Use> void for_each(std::int32_t head, const Window &window, Use use) const {
         for (std::size_t i = 0; i < bands_.size(); ++i) {
-            const Band &band = bands_[i];
+            const SummedBand &band = bands_[i];
             const Window part = intersect(window, band.rows);
-            if (part.length == 0 || !band.branch->serves(head))
+            if (!band.serves(head))
                 continue;
-            const std::int64_t first = part.start + remainder(band.origin(head) - part.start, band.stride);
-            for (std::int64_t position = first; position < part.end(); position += band.stride)
-                if (!has(std::span(bands_).first(i), head, position))
-                    use(position, band.first_row + (position - band.rows.start) / band.stride);
+            for (std::int64_t start = part.start; start < part.end();) {
+                const std::int64_t segment = start - start % band.segment_length;
+                const std::int64_t end = std::min(segment + band.segment_length, part.end());
+                const std::int64_t first = start + remainder(segment + band.residue(head) - start, band.stride);
+                for (std::int64_t position = first; position < end; position += band.stride)
+                    if (!has(std::span(bands_).first(i), head, position))
+                        use(position, band.row(position));
+                start = end;
+            }
         }
     }
 
   private:
-    struct Band {
-        const BranchPlan *branch; // of plan_
-        Window rows;
-        std::int64_t stride;        // between the queries of a head
-        std::int64_t segment_start; // of the segment that the border cuts
-        std::int64_t first_row = 0;
-
-        // Returns a position that has the class of the head's queries.
-        std::int64_t origin(std::int32_t head) const { return segment_start + (stride == 1 ? 0 : branch->phase(head)); }
-        bool has(std::int32_t head, std::int64_t position) const {
-            return position >= rows.start && position < rows.end() && branch->serves(head) &&
-                   (position - origin(head)) % stride == 0;
-        }
-        std::int32_t end_head() const { return branch->first_head() + branch->head_count(); }
-        bool shares_a_head(const Band &other) const {
-            return branch->first_head() < other.end_head() && other.branch->first_head() < end_head();
-        }
-        bool has_heads_of(const Band &other) const {
-            return branch->first_head() <= other.branch->first_head() && other.end_head() <= end_head();
-        }
-        std::int64_t end_row() const { return first_row + divide_up(rows.length, stride); }
-    };
-
-    static bool has(std::span<const Band> bands, std::int32_t head, std::int64_t position) {
-        return std::ranges::any_of(bands, [&](const Band &band) { return band.has(head, position); });
+    static bool has(std::span<const SummedBand> bands, std::int32_t head, std::int64_t position) {
+        return std::ranges::any_of(bands, [&](const SummedBand &band) { return band.has(head, position); });
     }
-    void add_bands(const BranchPlan &branch);
     void drop_contained();
 
-    const Plan plan_;
-    std::vector<Band> bands_; // by stride, then the longest first
+    std::vector<SummedBand> bands_;
     std::int64_t count_ = 0;
 };
 

@@ -24,8 +24,9 @@ template <class Use> void for_each_pair(const RowMove &move, const RowMove::Ends
                 const std::int64_t i = move.table.prefix[g] + j;
                 const std::int64_t position =
                     message.is_regular() ? message.firsts[g] + j * message.stride : move.table.positions[i];
-                const std::int64_t offset = b * rows.batch + static_cast<std::int64_t>(g) * rows.head +
-                                            (position - rows.start) / rows.stride * rows.row;
+                const std::int64_t row = rows.summed ? rows.summed->row(static_cast<std::int32_t>(g), position)
+                                                     : (position - rows.start) / rows.stride;
+                const std::int64_t offset = b * rows.batch + static_cast<std::int64_t>(g) * rows.head + row * rows.row;
                 use(data + offset * element, wire + (b * total + i) * move.head_dim * element);
             }
 }

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 namespace annulus {
 
@@ -48,13 +49,20 @@ constexpr bool has_other_keys(KeyScope scope) {
 
 // What the executables of several key scopes add up. Elements are float64 for float64 tensors, else float32.
 struct PartialResults {
-    void *o = nullptr;             // forward: [B, H, rows, D], not normalised
-    void *softmax_state = nullptr; // [B, H, rows, 2], in a form of the engine's own
-    void *d_q = nullptr;           // backward: [B, H, Nq, D]
-    void *d_k = nullptr;           // backward: [B, G, rows, D], of the executable's keys
-    void *d_v = nullptr;           // the same
-    // The `rows` of o and softmax_state. Null: they are all Nq queries.
-    const SummedRows *summed_rows = nullptr;
+    void *o = nullptr; // forward: [B, H, rows, D], not normalised
+    // [B, H, rows, 2], in a form of the engine's own; backward has all rows
+    void *softmax_state = nullptr;
+    void *d_q = nullptr; // backward: [B, H, rows, D]
+    void *d_k = nullptr; // backward: [B, G, rows, D], of the executable's keys
+    void *d_v = nullptr; // the same
+    // The `rows` of o, of forward's softmax_state and of d_q; then those of d_k and d_v. Null: all rows.
+    const SummedRows *summed_queries = nullptr, *summed_keys = nullptr;
+};
+
+// The rows of a shard that have partial results. None: all rows.
+struct ShardSums {
+    std::optional<SummedRows> queries; // of O, of forward's softmax state, and of dQ
+    std::optional<SummedRows> keys;    // of dK and dV
 };
 
 // True if a gradient can be added up in the caller's tensor: the problem has the dtype of sums, and the tensor's old
@@ -137,10 +145,12 @@ struct Engine {
     // Prepares one executable over several sequences. Null if running one sequence after the other is as fast.
     Preparation (*prepare_sequences)(const SequencePlans &plans, annulus_pass pass, Device &device,
                                      const Limits &limits) = nullptr;
-    // True if the engine keeps sums only where it must. Then forward has PartialResults::summed_rows, and own_keys
-    // writes all other rows of the outputs. Backward has no softmax_state, and no partial results of a gradient whose
-    // tensor can hold its sums (holds_sums()).
-    bool has_few_sums = false;
+    // Returns which rows of a shard have partial results. The executable for the own keys writes all other rows of the
+    // outputs. `shard` is its plan; the workspace limit does not matter. Null if all rows have partial results.
+    ShardSums (*summed_rows)(const Plan &shard, annulus_pass pass, Device &device, const Limits &limits) = nullptr;
+    // True if backward has no softmax_state, and no partial results of a gradient whose tensor can hold its sums
+    // (holds_sums()).
+    bool sums_in_place = false;
 };
 
 // Returns "unknown" if no engine has that number.

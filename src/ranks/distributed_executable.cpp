@@ -15,7 +15,7 @@ namespace annulus {
 DistributedExecutable::DistributedExecutable(const RankPlan &plans, annulus_pass pass, const Engine &engine,
                                              Device &device, const Limits &limits, const RankLinks &links)
     : plans_(plans), pass_(pass), engine_(engine), device_(device), limits_(limits), links_(links),
-      shared_(plans, pass, engine, device) {
+      shared_(plans, pass, engine, device, limits) {
     const Limits left = limits.without(shared_.memory_bytes());
     if (plans.own()) {
         Preparation prepared = prepare_over_sequences(engine, *plans.own(), pass, device, left);

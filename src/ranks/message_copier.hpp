@@ -2,6 +2,7 @@
 // Moves the rows of a message between tensors and the wire, on the device of a context.
 #pragma once
 
+#include "core/summed_rows.hpp"
 #include "core/workspace.hpp"
 #include "engine/device.hpp"
 #include "ranks/schedule.hpp"
@@ -33,11 +34,13 @@ struct MessageTable {
 };
 
 // Rows of a [batch, …, D] tensor: position m of kv head g and batch entry b begins at element
-// b * batch + g * head + (m - start) / stride * row.
+// b * batch + g * head + (m - start) / stride * row. With `summed`, the last term is the number of the summed row times
+// row.
 struct RowView {
     void *data = nullptr;
     std::int64_t batch = 0, head = 0, row = 0;
     std::int64_t start = 0, stride = 1;
+    const SummedRows *summed = nullptr;
 };
 
 // The rows of a message in up to two tensors and on the wire. On the wire each tensor has [batch, total rows, D].

@@ -9,8 +9,9 @@
 
 namespace annulus {
 
-ShardExecutable::ShardExecutable(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device)
-    : plan_(plan), pass_(pass), engine_(engine), device_(device), sums_(plan, pass, engine) {
+ShardExecutable::ShardExecutable(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
+                                 const Limits &limits)
+    : plan_(plan), pass_(pass), engine_(engine), device_(device), sums_(plan, pass, engine, device, limits) {
     if (!plan.communicates())
         return;
     Workspace ledger;
@@ -121,7 +122,12 @@ RowView ShardRun::slot_rows(const ReceivedKeys &keys, std::byte *data) const {
 
 // Returns the sums of a gradient of the shard's keys: partial results, or the caller's tensor if there are none.
 RowView ShardRun::own_gradients(void *partial, const annulus_tensor &tensor) const {
-    return partial ? packed_rows(partial, problem_.keys.length, problem_.keys.start, 1) : own_rows(tensor);
+    if (!partial)
+        return own_rows(tensor);
+    const SummedRows *const summed = shard_.memory_.own.summed_keys;
+    RowView rows = packed_rows(partial, summed ? summed->count() : problem_.keys.length, problem_.keys.start, 1);
+    rows.summed = summed;
+    return rows;
 }
 
 annulus_tensor ShardRun::slots_tensor(const ReceivedKeys &keys, std::byte *data) const {

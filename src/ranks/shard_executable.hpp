@@ -21,8 +21,9 @@ namespace annulus {
 // Prepared once. One thread uses it at a time.
 class ShardExecutable {
   public:
-    // `plan` and `device` outlive it.
-    ShardExecutable(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device);
+    // `plan` and `device` outlive it. The workspace limit does not matter yet.
+    ShardExecutable(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
+                    const Limits &limits);
 
     // Prepares the engine's executables. Returns why the engine cannot serve the shard; null if it can. Called once.
     const char *prepare(const Limits &limits);

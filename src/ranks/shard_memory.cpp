@@ -33,26 +33,24 @@ class Booking {
     }
 
     PartialResults outputs(const Sums &sums) {
-        PartialResults own;
-        const std::int64_t rows = problem_.heads * (sums.rows ? sums.rows->count() : problem_.queries.length);
+        PartialResults own = without_memory(sums);
+        const std::int64_t rows = query_rows(sums);
         own.softmax_state = book_state(rows);
         own.o = book_sums(rows);
-        own.summed_rows = sums.rows ? &*sums.rows : nullptr;
         return own;
     }
 
     PartialResults gradients(const Sums &sums) {
-        const std::int64_t query_rows = problem_.heads * problem_.queries.length;
-        const std::int64_t key_rows = problem_.kv_heads * problem_.keys.length;
+        const std::int64_t key_rows = problem_.kv_heads * rows_of(sums.rows.keys, problem_.keys);
         const auto book = [&](const GradientTarget &target, std::int64_t rows) {
-            const bool is_in_place = sums.are_few && holds_sums(problem_, target);
+            const bool is_in_place = sums.are_in_place && holds_sums(problem_, target);
             return is_in_place ? nullptr : book_sums(rows);
         };
-        PartialResults own;
-        if (!sums.are_few)
-            own.softmax_state = book_state(query_rows);
+        PartialResults own = without_memory(sums);
+        if (!sums.are_in_place)
+            own.softmax_state = book_state(problem_.heads * problem_.queries.length);
         if (!problem_.gradients.only_v) {
-            own.d_q = book(problem_.gradients.q, query_rows);
+            own.d_q = book(problem_.gradients.q, query_rows(sums));
             own.d_k = book(problem_.gradients.k, key_rows);
         }
         own.d_v = book(problem_.gradients.v, key_rows);
@@ -128,6 +126,19 @@ class Booking {
         workspace_.skip(max_bytes);
     }
 
+    static PartialResults without_memory(const Sums &sums) {
+        PartialResults own;
+        own.summed_queries = sums.rows.queries ? &*sums.rows.queries : nullptr;
+        own.summed_keys = sums.rows.keys ? &*sums.rows.keys : nullptr;
+        return own;
+    }
+    static std::int64_t rows_of(const std::optional<SummedRows> &summed, const Window &all) {
+        return summed ? summed->count() : all.length;
+    }
+    std::int64_t query_rows(const Sums &sums) const {
+        return problem_.heads * rows_of(sums.rows.queries, problem_.queries);
+    }
+
     void *book_state(std::int64_t rows) {
         return workspace_.take<std::byte>(2 * problem_.batch * rows * dtype_bytes(sums_dtype_));
     }
@@ -171,9 +182,10 @@ class Booking {
 
 } // namespace
 
-Sums::Sums(const ShardPlan &plan, annulus_pass pass, const Engine &engine) : are_few(engine.has_few_sums) {
-    if (are_few && pass == ANNULUS_PASS_FORWARD && plan.has_partial_results(pass))
-        rows.emplace(plan.local());
+Sums::Sums(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits)
+    : are_in_place(engine.sums_in_place) {
+    if (engine.summed_rows && plan.local().problem().queries.length > 0 && plan.has_partial_results(pass))
+        rows = engine.summed_rows(plan.local(), pass, device, limits);
 }
 
 void ShardMemory::book(Workspace &workspace, const ShardPlan &plan, annulus_pass pass, const Sums &sums) {
@@ -195,6 +207,7 @@ PartialResults ShardMemory::partial_results(const ReceiveSlots &slots) const {
     PartialResults partial = own;
     partial.d_k = slots.gradients.tensors == 2 ? slots.gradients.first() : nullptr;
     partial.d_v = slots.gradients.second();
+    partial.summed_keys = nullptr;
     return partial;
 }
 

@@ -58,12 +58,12 @@ struct RoundMemory {
     std::vector<MessageTable> tables, gradient_tables; // filled before rows, and before gradients, travel
 };
 
-// Which sums an engine keeps of a shard (Engine::has_few_sums).
+// Which sums an engine keeps of a shard.
 struct Sums {
-    bool are_few = false;
-    std::optional<SummedRows> rows; // of forward, if they are few
+    bool are_in_place; // Engine::sums_in_place
+    ShardSums rows;
 
-    Sums(const ShardPlan &plan, annulus_pass pass, const Engine &engine);
+    Sums(const ShardPlan &plan, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits);
 };
 
 struct ShardMemory {

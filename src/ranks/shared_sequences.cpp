@@ -25,12 +25,13 @@
 
 namespace annulus {
 
-SharedSequences::SharedSequences(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device)
+SharedSequences::SharedSequences(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device,
+                                 const Limits &limits)
     : plans_(plans), pass_(pass), device_(device), sent_bytes_(static_cast<std::size_t>(plans.ranks())) {
     Workspace ledger;
     for (std::size_t sequence = 0; sequence < plans.shared().size(); ++sequence)
         for (const RankPlan::Shard &shard : plans.shared()[sequence].shards)
-            ledger.skip(shards_.emplace_back(sequence, shard, pass, engine, device).executable.memory_bytes());
+            ledger.skip(shards_.emplace_back(sequence, shard, pass, engine, device, limits).executable.memory_bytes());
     memory_bytes_ = ledger.used();
     make_rounds();
     find_sent_bytes();

@@ -17,8 +17,9 @@ namespace annulus {
 // Prepared once. One thread uses it at a time.
 class SharedSequences {
   public:
-    // `plans` and `device` outlive it.
-    SharedSequences(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device);
+    // `plans` and `device` outlive it. The workspace limit does not matter yet.
+    SharedSequences(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device,
+                    const Limits &limits);
 
     // Prepares the engine's executables. Returns why the engine cannot serve the plans; null if it can. Called once.
     const char *prepare(const Limits &limits);
@@ -55,8 +56,8 @@ class SharedSequences {
         std::optional<ShardRun> run;
 
         Shard(std::size_t sequence_index, const RankPlan::Shard &shard, annulus_pass pass, const Engine &engine,
-              Device &device)
-            : sequence(sequence_index), planned(shard), executable(shard.plan, pass, engine, device) {}
+              Device &device, const Limits &limits)
+            : sequence(sequence_index), planned(shard), executable(shard.plan, pass, engine, device, limits) {}
     };
     // A shard in a round in which it has messages, and the round's index among the shard's own.
     struct ShardRound {

@@ -124,6 +124,12 @@ class SequencesSideBySide final : public Executable {
     std::size_t long_bytes_ = 0, short_bytes_ = 0;         // workspace of one sequence
 };
 
+ShardSums summed_rows(const Plan &shard, annulus_pass pass, Device &, const Limits &) {
+    if (pass != ANNULUS_PASS_FORWARD)
+        return {};
+    return {SummedRows(shard), {}};
+}
+
 Preparation prepare_side_by_side(const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits) {
     return {std::make_unique<SequencesSideBySide>(plans, pass, device, limits)};
 }
@@ -137,7 +143,8 @@ const Engine cpu_engine{
     .prepare = prepare,
     .clear = clear_rows,
     .prepare_sequences = prepare_side_by_side,
-    .has_few_sums = true,
+    .summed_rows = summed_rows,
+    .sums_in_place = true,
 };
 
 } // namespace annulus

@@ -97,11 +97,11 @@ template <class T> class BlockForward {
     // Calls use(position, state) for the block's rows with sums.
     template <class Use> void for_each_sum(const Head &at, const PartialResults &partial, Use use) const {
         const Problem &problem = plan_.problem();
-        const std::int64_t count = partial.summed_rows->count();
+        const std::int64_t count = partial.summed_queries->count();
         const std::int64_t first = (at.b * problem.heads + at.head) * count;
         T *const o = static_cast<T *>(partial.o), *const m = static_cast<T *>(partial.softmax_state),
                  *const l = m + problem.batch * problem.heads * count;
-        partial.summed_rows->for_each(at.head, at.block, [&](std::int64_t position, std::int64_t row) {
+        partial.summed_queries->for_each(at.head, at.block, [&](std::int64_t position, std::int64_t row) {
             use(position, State{o + (first + row) * d_, m + first + row, l + first + row});
         });
     }

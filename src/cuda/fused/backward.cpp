@@ -9,6 +9,7 @@
 #include "cuda/fused/partial_rows.hpp"
 #include "cuda/fused/plan/backward_plan.hpp"
 #include "cuda/fused/plan/range_parts.hpp"
+#include "cuda/fused/plan/shard_sums.hpp"
 #include "cuda/results/cuda_call.hpp"
 #ifdef ANNULUS_HAVE_MMA
 #include "cuda/fused/mma/architecture.hpp"
@@ -68,7 +69,8 @@ template <class Architecture> class FusedBackward final : public Executable {
         std::size_t count = 0;
         const auto add = [&](Side side, const float *partial_rows, const DeviceRows &target) {
             const PartialRows &rows = backward_.side_grids(side).grids.back().tiles.rows_left_partial;
-            unfinished[count++] = {call.whole(), rows, problem.head_dim, partial_rows, target};
+            unfinished[count++] = {
+                call.whole(), rows, problem.head_dim, partial_rows, DeviceSummedRows(summed_rows(side, call)), target};
         };
         if (backward_.queries.finishes)
             add(Side::queries, std::exchange(all.d_q, nullptr), call.d_q);
@@ -166,6 +168,10 @@ template <class Architecture> class FusedBackward final : public Executable {
 
     // ---- Addresses of a call.
 
+    static const SummedRows *summed_rows(Side side, const CudaCall &call) {
+        return side == Side::queries ? call.partial.summed_queries : call.partial.summed_keys;
+    }
+
     static RangeMatrices ranges_of(Side side, const CudaCall &call) {
         const Problem &p = call.problem();
         if (side == Side::queries)
@@ -200,6 +206,8 @@ template <class Architecture> class FusedBackward final : public Executable {
                 params.d_v = tensor_rows(is_query_side ? DeviceRows{} : call.d_v);
                 params.partial_d_q_or_k = is_query_side ? partial.d_q : partial.d_k;
                 params.partial_d_v = is_query_side ? nullptr : partial.d_v;
+                if (planned.range_parts == 1)
+                    set_summed_rows(summed_rows(side, call), params);
                 params.has_nonfinite = memory.has_nonfinite;
             }
         }
@@ -292,9 +300,12 @@ template <class Architecture> class FusedBackward final : public Executable {
         if (step.launch.part)
             restrict_grid(planned, *step.launch.part, grid);
         const bool is_query_side = step.side == Side::queries;
-        const RangePartsWork work{grid, planned.range_parts, problem.head_dim,
+        const RangePartsWork work{grid,
+                                  planned.range_parts,
+                                  problem.head_dim,
                                   step.launch.destination == Destination::add_to_partial,
-                                  is_query_side ? problem.queries.length : problem.key_rows()};
+                                  is_query_side ? problem.queries.length : problem.key_rows(),
+                                  DeviceSummedRows(summed_rows(step.side, call))};
         const PartialGradients parts = gradients_of_parts(planned, problem, memory),
                                all = partial_gradients(step.side, backward_, scope_, call, memory);
         const auto add = [&](const float *from, float *to) {
@@ -351,6 +362,17 @@ Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &devic
 }
 
 template <class Architecture>
+ShardSums summed_rows_of_backward(const Plan &shard, const CudaDevice &device, const Architecture &architecture,
+                                  const Limits &limits) {
+    const BackwardShapes shapes = architecture.backward_shapes(shard.problem().dtype, shard.problem().head_dim);
+    BackwardGrids grids = make_backward_grids(shard, shapes);
+    if (refusal_of(shard, grids))
+        return {};
+    return summed_rows(shard, plan_backward(shard, KeyScope::own_keys, std::move(grids), shapes,
+                                            device.multiprocessors(), limits.workspace_limit));
+}
+
+template <class Architecture>
 Preparation prepare_fused_backward(const Plan &plan, KeyScope scope, CudaDevice &device,
                                    const Architecture &architecture, const Limits &limits) {
     const BackwardShapes shapes = architecture.backward_shapes(plan.problem().dtype, plan.problem().head_dim);
@@ -365,10 +387,12 @@ Preparation prepare_fused_backward(const Plan &plan, KeyScope scope, CudaDevice 
 #ifdef ANNULUS_HAVE_SM90
 template Preparation prepare_fused_backward(const SequencePlans &, CudaDevice &, const Sm90 &, const Limits &);
 template Preparation prepare_fused_backward(const Plan &, KeyScope, CudaDevice &, const Sm90 &, const Limits &);
+template ShardSums summed_rows_of_backward(const Plan &, const CudaDevice &, const Sm90 &, const Limits &);
 #endif
 #ifdef ANNULUS_HAVE_MMA
 template Preparation prepare_fused_backward(const SequencePlans &, CudaDevice &, const mma::Mma &, const Limits &);
 template Preparation prepare_fused_backward(const Plan &, KeyScope, CudaDevice &, const mma::Mma &, const Limits &);
+template ShardSums summed_rows_of_backward(const Plan &, const CudaDevice &, const mma::Mma &, const Limits &);
 #endif
 
 } // namespace annulus

@@ -9,6 +9,7 @@
 #include "cuda/fused/plan/launch.hpp"
 #include "cuda/fused/schedule/matrices.hpp"
 #include "cuda/fused/schedule/rows_to_clear.hpp"
+#include "cuda/results/device_summed_rows.hpp"
 #include "engine/engine.hpp"
 
 #include <cstdint>
@@ -32,6 +33,14 @@ template <class Architecture>
 Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &device, const Architecture &architecture,
                                    const Limits &limits);
 
+// Answers Engine::summed_rows() for a plan that an architecture's kernels can take.
+template <class Architecture>
+ShardSums summed_rows_of_forward(const Plan &shard, const CudaDevice &device, const Architecture &architecture,
+                                 const Limits &limits);
+template <class Architecture>
+ShardSums summed_rows_of_backward(const Plan &shard, const CudaDevice &device, const Architecture &architecture,
+                                  const Limits &limits);
+
 // Rows are copied in pieces of this many bytes.
 inline constexpr std::int64_t fused_row_alignment = 16;
 
@@ -50,6 +59,14 @@ void set_partial_rows(const std::optional<SplitParts> &parts, const PlannedGrid 
     const std::int64_t own_rows = planned.range_parts > 1 ? planned.tiles.sequence.row_count : rows;
     params.partial_rows = static_cast<int>(partial_rows_of(own_rows, stride));
     params.partial_stride = FastDivmod(stride);
+}
+
+// Does the same for a rank's shard, of which some rows have partial results. Null: all rows.
+template <class Params> void set_summed_rows(const SummedRows *rows, Params &params) {
+    if (!rows)
+        return;
+    params.summed = DeviceSummedRows(rows);
+    params.partial_rows = params.summed.count;
 }
 
 // Returns the matrices of a grid's ranges: the given ones or, if the grid is packed, their copies.

@@ -57,10 +57,15 @@ GradientOutputArguments gradient_outputs(const BackwardPlan &backward, KeyScope 
                                          const BackwardMemory &memory) {
     RowContext context = call.row_context(memory.branches, memory.has_nonfinite);
     set_sequences(backward.rows, memory.sequences, context);
-    return {call.whole(), scope == KeyScope::all_keys ? memory.partial : call.partial.gradients,
-            call.d_q,     call.d_k,
-            call.d_v,     call.problem().gradients,
-            context};
+    return {call.whole(),
+            scope == KeyScope::all_keys ? memory.partial : call.partial.gradients,
+            call.d_q,
+            call.d_k,
+            call.d_v,
+            call.problem().gradients,
+            context,
+            DeviceSummedRows(call.partial.summed_queries),
+            DeviceSummedRows(call.partial.summed_keys)};
 }
 
 // Writes the rows that the last launch of a side leaves out: those outside its window of rows.

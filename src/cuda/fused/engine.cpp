@@ -59,6 +59,16 @@ Preparation prepare(const Plan &plan, annulus_pass pass, KeyScope scope, Device 
                                         : prepare_fused_backward(plan, scope, device, architecture, limits);
 }
 
+template <class Architecture>
+ShardSums summed_rows(const Plan &shard, annulus_pass pass, Device &context_device, const Limits &limits) {
+    const CudaDevice &device = cuda_device(context_device);
+    if (Architecture::refusal(shard.problem(), pass, device) || refusal(shard)) // prepare() tells
+        return {};
+    const Architecture architecture(device, limits.allow_tf32);
+    return pass == ANNULUS_PASS_FORWARD ? summed_rows_of_forward(shard, device, architecture, limits)
+                                        : summed_rows_of_backward(shard, device, architecture, limits);
+}
+
 // True if sequences are computed one after the other. A branch that may follow a curve has a permutation for each
 // sequence. Global positions confine the grids of each sequence to areas of its own.
 bool needs_one_by_one(const Pattern &pattern) {
@@ -93,6 +103,7 @@ const Engine fused_engine{
     .prepare = prepare<Sm90>,
     .clear = clear_device_rows,
     .prepare_sequences = prepare_together<Sm90, fused_engine>,
+    .summed_rows = summed_rows<Sm90>,
 };
 #endif
 #ifdef ANNULUS_HAVE_MMA
@@ -103,6 +114,7 @@ const Engine mma_engine{
     .prepare = prepare<mma::Mma>,
     .clear = clear_device_rows,
     .prepare_sequences = prepare_together<mma::Mma, mma_engine>,
+    .summed_rows = summed_rows<mma::Mma>,
 };
 #endif
 

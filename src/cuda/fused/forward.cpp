@@ -3,6 +3,7 @@
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/merge_range_parts.hpp"
 #include "cuda/fused/plan/forward_plan.hpp"
+#include "cuda/fused/plan/shard_sums.hpp"
 #include "cuda/results/cuda_call.hpp"
 #ifdef ANNULUS_HAVE_MMA
 #include "cuda/fused/mma/architecture.hpp"
@@ -114,6 +115,8 @@ template <class Architecture> class FusedForward final : public Executable {
             if (planned.range_parts > 1) {
                 params.partial_o = memory.part_o;
                 params.partial_state = memory.part_state;
+            } else {
+                set_summed_rows(call.partial.summed_queries, params);
             }
             params.has_nonfinite = memory.has_nonfinite;
         }
@@ -141,8 +144,10 @@ template <class Architecture> class FusedForward final : public Executable {
         const bool is_whole = scope_ == KeyScope::all_keys;
         float2 *const state = is_whole ? memory.state : call.partial.state;
         float *const o = is_whole ? memory.o : call.partial.o;
+        const SummedRows *const summed = call.partial.summed_queries;
         const std::int64_t rows =
-            forward_.parts ? forward_.parts->all_rows() : problem.batch * problem.heads * problem.queries.length;
+            forward_.parts ? forward_.parts->all_rows()
+                           : problem.batch * problem.heads * (summed ? summed->count() : problem.queries.length);
         switch (step.action) {
         case ForwardAction::clear_outputs:
             return clear_outputs(problem.dtype, {call.whole(), problem.head_dim, call.out, call.lse}, call.stream);
@@ -158,7 +163,7 @@ template <class Architecture> class FusedForward final : public Executable {
         case ForwardAction::merge_range_parts:
             return merge_range_parts({params_[step.launch.grid], forward_.grids[step.launch.grid].range_parts,
                                       problem.head_dim, step.launch.destination == Destination::add_to_partial,
-                                      problem.queries.length},
+                                      problem.queries.length, DeviceSummedRows(summed)},
                                      memory.part_state, memory.part_o, state, o, call.stream);
         case ForwardAction::write_outputs:
             return write_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
@@ -179,7 +184,7 @@ template <class Architecture> class FusedForward final : public Executable {
     OutputArguments outputs(const CudaCall &call, const float2 *state, float *o, const ForwardMemory &memory) const {
         RowContext context = call.row_context(memory.branches, memory.has_nonfinite);
         set_sequences(forward_.rows, memory.sequences, context);
-        return {call.whole(), state, o, call.out, call.lse, context};
+        return {call.whole(), state, o, call.out, call.lse, context, DeviceSummedRows(call.partial.summed_queries)};
     }
 
     const Architecture architecture_;
@@ -213,6 +218,17 @@ Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device
 }
 
 template <class Architecture>
+ShardSums summed_rows_of_forward(const Plan &shard, const CudaDevice &device, const Architecture &architecture,
+                                 const Limits &limits) {
+    const KernelShape shape = architecture.forward_shape(shard.problem().dtype, shard.problem().head_dim);
+    std::vector<PlannedGrid> grids = make_grids(shard, GridResult::outputs, shape);
+    if (grids_refusal(shard, grids))
+        return {};
+    return summed_rows(shard, plan_forward(shard, KeyScope::own_keys, std::move(grids), shape, device.multiprocessors(),
+                                           limits.workspace_limit));
+}
+
+template <class Architecture>
 Preparation prepare_fused_forward(const Plan &plan, KeyScope scope, CudaDevice &device,
                                   const Architecture &architecture, const Limits &limits) {
     const KernelShape shape = architecture.forward_shape(plan.problem().dtype, plan.problem().head_dim);
@@ -227,10 +243,12 @@ Preparation prepare_fused_forward(const Plan &plan, KeyScope scope, CudaDevice &
 #ifdef ANNULUS_HAVE_SM90
 template Preparation prepare_fused_forward(const SequencePlans &, CudaDevice &, const Sm90 &, const Limits &);
 template Preparation prepare_fused_forward(const Plan &, KeyScope, CudaDevice &, const Sm90 &, const Limits &);
+template ShardSums summed_rows_of_forward(const Plan &, const CudaDevice &, const Sm90 &, const Limits &);
 #endif
 #ifdef ANNULUS_HAVE_MMA
 template Preparation prepare_fused_forward(const SequencePlans &, CudaDevice &, const mma::Mma &, const Limits &);
 template Preparation prepare_fused_forward(const Plan &, KeyScope, CudaDevice &, const mma::Mma &, const Limits &);
+template ShardSums summed_rows_of_forward(const Plan &, const CudaDevice &, const mma::Mma &, const Limits &);
 #endif
 
 } // namespace annulus

@@ -16,9 +16,10 @@ struct Parts {
     int count, columns;
     bool adds;
     std::int64_t rows, all_rows; // rows of a part: of all batch entries and heads; rows of a head
+    DeviceSummedRows summed;
 };
 
-// The warp's row: its index among the rows of a part, and among all rows.
+// The warp's row: its index among the rows of a part, and among all rows that have partial results.
 struct PartRow {
     std::int64_t index, index_of_all;
     bool exists, has_results; // whether the row is in a row block of the grid
@@ -29,8 +30,14 @@ struct PartRow {
         const SequenceGrid &sequence = grid.sequence;
         const std::int64_t layer = index / sequence.row_count; // a batch entry and head
         const int position = sequence.row_start + static_cast<int>(index % sequence.row_count);
-        index_of_all = layer * parts.all_rows + position - grid.first_row;
         const int head = grid.first_head + static_cast<int>(layer % grid.heads.value) * grid.head_step;
+        if (parts.summed.are_few) {
+            const int row = parts.summed.row(head, position);
+            index_of_all = layer * parts.summed.count + row;
+            exists &= row >= 0;
+        } else {
+            index_of_all = layer * parts.all_rows + position - grid.first_row;
+        }
         for (int i = 0; i < grid.branch_count; ++i) {
             const GridBranch &branch = grid.branches[i];
             has_results |=
@@ -105,8 +112,9 @@ __global__ void __launch_bounds__(block_threads)
 
 Parts parts_of(const RangePartsWork &work) {
     const TileGrid &grid = work.grid;
-    return {work.parts, work.columns, work.adds,
-            std::int64_t{grid.batches} * grid.heads.value * grid.sequence.row_count, work.all_rows};
+    return {work.parts,    work.columns,
+            work.adds,     std::int64_t{grid.batches} * grid.heads.value * grid.sequence.row_count,
+            work.all_rows, work.summed};
 }
 
 } // namespace

@@ -3,6 +3,8 @@
 
 #include "cuda/results/block_rows.cuh"
 
+#include <algorithm>
+
 namespace annulus {
 
 namespace {
@@ -15,12 +17,16 @@ struct PartialRowsOfGradients {
 // Grid: one layer (z) for each gradient.
 template <class T>
 __global__ void __launch_bounds__(block_threads)
-    partial_rows_kernel(const __grid_constant__ PartialRowsOfGradients all, const BlockRows rows) {
+    partial_rows_kernel(const __grid_constant__ PartialRowsOfGradients all, const BlockRows all_rows) {
     const PartialRowsArguments &a = all.gradients[blockIdx.z];
+    const BlockRows rows = partial_rows(all_rows, a.summed);
     const bool aligned = all.aligned[blockIdx.z];
-    const auto has_partial = [&](const BlockRow &row) { return a.rows.has(row.head, static_cast<int>(row.position)); };
-    for_four_columns<max_rows_of_warp>(rows, a.head_dim, has_partial, [&](const BlockRow &row, int column) {
-        write_partial<T>(a.partial, a.target, row, a.head_dim, column, nullptr, aligned);
+    const auto is_written = [&](const BlockRow &row) {
+        return row.has_partial(a.summed) && a.rows.has(row.head, static_cast<int>(row.position_of_partial(a.summed)));
+    };
+    for_four_columns<max_rows_of_warp>(rows, a.head_dim, is_written, [&](const BlockRow &row, int column) {
+        write_partial<T>(a.partial, a.target, row, row.position_of_partial(a.summed), a.head_dim, column, nullptr,
+                         aligned);
     });
 }
 
@@ -30,9 +36,13 @@ void write_partial_rows(annulus_dtype dtype, std::span<const PartialRowsArgument
     if (gradients.empty())
         return;
     const BlockRows rows = query_rows(gradients.front().block);
-    if (rows.count() == 0)
+    BlockRows most = rows;
+    most.window.length = 0;
+    for (const PartialRowsArguments &a : gradients)
+        most.window.length = std::max(most.window.length, partial_rows(rows, a.summed).window.length);
+    if (most.count() == 0)
         return;
-    dim3 grid = grid_of_few(rows);
+    dim3 grid = grid_of_few(most);
     grid.z = static_cast<unsigned>(gradients.size());
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);

@@ -28,23 +28,52 @@ inline BlockRows key_rows(const Block &block, std::int32_t heads_per_kv_head) {
             block.keys};
 }
 
+// Returns the rows of partial results for the rows of a block: `position` of a BlockRow is then its number in its head,
+// and `index` is its index in the partial results.
+constexpr BlockRows partial_rows(BlockRows rows, const DeviceSummedRows &summed) {
+    if (summed.are_few)
+        rows.window = {0, summed.count};
+    return rows;
+}
+
 // One batch entry and head of a block.
 struct BlockLayer {
-    std::int64_t first_index, batch;
+    std::int64_t index, first_index, batch;
     std::int32_t head;
 
     __device__ BlockLayer(const BlockRows &rows, std::int64_t layer)
-        : first_index(layer * rows.window.length), batch(rows.first_batch + layer / rows.heads),
+        : index(layer), first_index(layer * rows.window.length), batch(rows.first_batch + layer / rows.heads),
           head(static_cast<std::int32_t>(rows.first_head + layer % rows.heads)) {}
 };
 
 // Row `row` of the window in a layer.
 struct BlockRow {
-    std::int64_t index, batch, position;
+    std::int64_t layer, index, batch, position;
     std::int32_t head;
 
-    __device__ BlockRow(const BlockRows &rows, std::int64_t row, const BlockLayer &layer)
-        : index(layer.first_index + row), batch(layer.batch), position(rows.window.start + row), head(layer.head) {}
+    __device__ BlockRow(const BlockRows &rows, std::int64_t row, const BlockLayer &of_layer)
+        : layer(of_layer.index), index(of_layer.first_index + row), batch(of_layer.batch),
+          position(rows.window.start + row), head(of_layer.head) {}
+
+    // Returns the index of the row's partial results; below 0 if it has none.
+    __device__ std::int64_t partial_index(const DeviceSummedRows &summed) const {
+        if (!summed.are_few)
+            return index;
+        const int row = summed.row(head, static_cast<int>(position));
+        return row < 0 ? row : layer * summed.count + row;
+    }
+
+    // Return, for a row of partial_rows(), its position, and whether it has one.
+    __device__ std::int64_t position_of_partial(const DeviceSummedRows &summed) const {
+        return summed.are_few ? summed.position(head, static_cast<int>(position)) : position;
+    }
+    __device__ bool has_partial(const DeviceSummedRows &summed) const {
+        if (!summed.are_few)
+            return true;
+        const auto number = static_cast<int>(position);
+        const int found = summed.position(head, number);
+        return found >= 0 && summed.row(head, found) == number;
+    }
 };
 
 constexpr std::int64_t max_layers = 65535; // limit of CUDA for the second dimension of a grid
@@ -145,13 +174,13 @@ template <class T> __device__ void add_four(float4 values, T *target, bool align
     write_four(values, target, aligned);
 }
 
-// Writes or adds four columns of a row of partial results, [B, heads, rows, D], to the caller's tensor.
+// Writes or adds four columns of a row of partial results, [B, heads, rows, D], to a position of the caller's tensor.
 template <class T, bool adds = false>
-__device__ void write_partial(const float *partial, const DeviceRows &target, const BlockRow &row, int columns,
-                              int column, int *has_nonfinite, bool aligned) {
+__device__ void write_partial(const float *partial, const DeviceRows &target, const BlockRow &row,
+                              std::int64_t position, int columns, int column, int *has_nonfinite, bool aligned) {
     const float4 four = __ldg(reinterpret_cast<const float4 *>(partial + row.index * columns + column));
     note_nan(four, has_nonfinite);
-    T *const caller_columns = row_at<T>(target, row.batch, row.head, row.position) + column;
+    T *const caller_columns = row_at<T>(target, row.batch, row.head, position) + column;
     if constexpr (adds)
         add_four(four, caller_columns, aligned);
     else

@@ -37,7 +37,9 @@ CudaCall::CudaCall(const Plan &call_plan, CudaDevice &call_device, const CallTen
                                                               static_cast<float *>(results.o),
                                                               {static_cast<float *>(results.d_q),
                                                                static_cast<float *>(results.d_k),
-                                                               static_cast<float *>(results.d_v)}} {}
+                                                               static_cast<float *>(results.d_v)},
+                                                              results.summed_queries,
+                                                              results.summed_keys} {}
 
 RowContext CudaCall::row_context(const BranchPlan *branches, int *has_nonfinite) const {
     return {branches,

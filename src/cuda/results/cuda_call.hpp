@@ -19,6 +19,7 @@ struct DevicePartialResults {
     float2 *state = nullptr;
     float *o = nullptr; // forward
     PartialGradients gradients{};
+    const SummedRows *summed_queries = nullptr, *summed_keys = nullptr; // as in PartialResults
 };
 
 struct CudaCall {

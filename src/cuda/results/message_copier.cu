@@ -151,6 +151,7 @@ struct MoveArguments {
     std::int64_t rows;               // of all batch entries
     std::int32_t row_bytes, element_bytes;
     std::array<RowMove::Ends, 2> tensor_ends;
+    DeviceSummedRows summed; // the rows that both tensors have
 };
 
 // Returns the kv head to which row i of a batch entry belongs.
@@ -172,8 +173,9 @@ __device__ std::byte *row_in_tensor(const MoveArguments &a, const RowView &view,
     const std::int32_t head = head_of_row(a, i);
     const std::int64_t position =
         a.table.positions ? a.table.positions[i] : a.table.firsts[head] + (i - a.table.prefix[head]) * a.stride;
-    const std::int64_t offset =
-        batch * view.batch + head * view.head + (position - view.start) / view.stride * view.row;
+    const std::int64_t row_of_head =
+        a.summed.are_few ? a.summed.row(head, static_cast<int>(position)) : (position - view.start) / view.stride;
+    const std::int64_t offset = batch * view.batch + head * view.head + row_of_head * view.row;
     return static_cast<std::byte *>(view.data) + offset * a.element_bytes;
 }
 
@@ -282,6 +284,7 @@ class CudaRowMover : public MessageCopier {
         a.element_bytes = dtype_bytes(move.dtype);
         a.row_bytes = move.head_dim * a.element_bytes;
         a.tensor_ends = move.tensor_ends;
+        a.summed = DeviceSummedRows(move.tensor_ends.front().rows.summed);
         cudaStream_t const stream = static_cast<cudaStream_t>(on);
         const dim3 grid(grid_for(a.rows, move_rows_of_block).x, static_cast<unsigned>(move.tensors));
         if constexpr (direction == Direction::add)

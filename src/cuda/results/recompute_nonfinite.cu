@@ -19,13 +19,17 @@ template <class Use> __device__ void for_rows_of_warp(const BlockRows &rows, con
 
 // Recomputes columns in the caller's rows, or with `in_partial` in O, which is not normalised.
 template <class T, bool in_partial>
-__global__ void __launch_bounds__(block_threads) summed_output_kernel(const OutputArguments a, const BlockRows rows) {
+__global__ void __launch_bounds__(block_threads)
+    summed_output_kernel(const ANNULUS_GRID_CONSTANT OutputArguments a, const BlockRows rows) {
     const RowContext &c = a.context;
     for_rows_of_warp(rows, c.has_nonfinite, [&](const BlockRow &row) {
-        const float2 state = a.state[row.index];
+        const std::int64_t index = row.partial_index(a.summed);
+        if (index < 0)
+            return;
+        const float2 state = a.state[index];
         if (state.y <= 0.f)
             return;
-        float *const partial = a.o + row.index * c.head_dim;
+        float *const partial = a.o + index * c.head_dim;
         const NonfiniteColumns lost(LaneRow::load(partial, c.head_dim));
         if (!lost.any())
             return;
@@ -38,12 +42,14 @@ __global__ void __launch_bounds__(block_threads) summed_output_kernel(const Outp
     });
 }
 
-// Recomputes columns of finished rows, or of all rows if there is no state.
+// Recomputes columns of finished rows, which are all rows if there is no state.
 template <class T>
-__global__ void __launch_bounds__(block_threads) written_output_kernel(const OutputArguments a, const BlockRows rows) {
+__global__ void __launch_bounds__(block_threads)
+    written_output_kernel(const ANNULUS_GRID_CONSTANT OutputArguments a, const BlockRows rows) {
     const RowContext &c = a.context;
     for_rows_of_warp(rows, c.has_nonfinite, [&](const BlockRow &row) {
-        if (a.state && !(a.state[row.index].y < 0.f))
+        const std::int64_t index = a.state ? row.partial_index(a.summed) : -1;
+        if (index >= 0 && !(a.state[index].y < 0.f))
             return;
         T *const out = row_at<T>(a.out, row.batch, row.head, row.position);
         const NonfiniteColumns lost(LaneRow::load(out, c.head_dim));
@@ -58,16 +64,18 @@ __global__ void __launch_bounds__(block_threads) written_output_kernel(const Out
 template <class T> struct GradientRows {
     DeviceRows written;
     float *partial; // null: the caller's rows
+    DeviceSummedRows summed;
 
     __device__ LaneRow load(const BlockRow &row, int columns) const {
-        if (!partial && !written.data)
+        const std::int64_t index = row.partial_index(summed);
+        if (partial ? index < 0 : !written.data)
             return {};
-        return partial ? LaneRow::load(partial + row.index * columns, columns)
+        return partial ? LaneRow::load(partial + index * columns, columns)
                        : LaneRow::load(row_at<T>(written, row.batch, row.head, row.position), columns);
     }
     __device__ void store(const BlockRow &row, int columns, const LaneRow &values, const NonfiniteColumns &lost) const {
         if (partial)
-            values.store(partial + row.index * columns, lost);
+            values.store(partial + row.partial_index(summed) * columns, lost);
         else
             values.store(row_at<T>(written, row.batch, row.head, row.position), lost);
     }
@@ -75,7 +83,7 @@ template <class T> struct GradientRows {
 
 template <class T>
 __global__ void __launch_bounds__(block_threads)
-    d_q_kernel(const RowContext c, const GradientRows<T> d_q, const BlockRows rows) {
+    d_q_kernel(const RowContext c, const ANNULUS_GRID_CONSTANT GradientRows<T> d_q, const BlockRows rows) {
     for_rows_of_warp(rows, c.has_nonfinite, [&](const BlockRow &row) {
         const NonfiniteColumns lost(d_q.load(row, c.head_dim));
         if (lost.any())
@@ -85,7 +93,8 @@ __global__ void __launch_bounds__(block_threads)
 
 template <class T>
 __global__ void __launch_bounds__(block_threads)
-    d_kv_kernel(const RowContext c, const GradientRows<T> d_k, const GradientRows<T> d_v, const BlockRows rows) {
+    d_kv_kernel(const RowContext c, const ANNULUS_GRID_CONSTANT GradientRows<T> d_k,
+                const ANNULUS_GRID_CONSTANT GradientRows<T> d_v, const BlockRows rows) {
     for_rows_of_warp(rows, c.has_nonfinite, [&](const BlockRow &row) {
         const NonfiniteColumns lost_k(d_k.load(row, c.head_dim)), lost_v(d_v.load(row, c.head_dim));
         if (!lost_k.any() && !lost_v.any())
@@ -128,10 +137,12 @@ void recompute(const GradientOutputArguments &a, const PartialGradients &partial
                bool recomputes_d_kv, cudaStream_t stream) {
     const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
     if (recomputes_d_q && queries.count() > 0)
-        launch("recompute_d_q", d_q_kernel<T>, blocks, stream, a.context, GradientRows<T>{a.d_q, partial.d_q}, queries);
+        launch("recompute_d_q", d_q_kernel<T>, blocks, stream, a.context,
+               GradientRows<T>{a.d_q, partial.d_q, a.summed_queries}, queries);
     if (recomputes_d_kv && keys.count() > 0)
-        launch("recompute_d_kv", d_kv_kernel<T>, blocks, stream, a.context, GradientRows<T>{a.d_k, partial.d_k},
-               GradientRows<T>{a.d_v, partial.d_v}, keys);
+        launch("recompute_d_kv", d_kv_kernel<T>, blocks, stream, a.context,
+               GradientRows<T>{a.d_k, partial.d_k, a.summed_keys}, GradientRows<T>{a.d_v, partial.d_v, a.summed_keys},
+               keys);
 }
 
 } // namespace

@@ -8,6 +8,7 @@
 
 #include "core/plan.hpp"
 #include "cuda/device/device_rows.hpp"
+#include "cuda/results/device_summed_rows.hpp"
 #include "cuda/results/softmax_state.hpp"
 
 #include <annulus/tensor.h>
@@ -86,13 +87,14 @@ struct RowContext {
     DeviceRows q, k, v, out, d_out, lse, d_lse;
 };
 
-// Writes the caller's O and LSE from the state of a block, except for finished rows.
+// Writes the caller's O and LSE from the state of a block, except for finished rows. Rows without a state are finished.
 struct OutputArguments {
     Block block;
     const float2 *state;
     float *o;
     DeviceRows out, lse; // lse.data may be null
     RowContext context;
+    DeviceSummedRows summed{nullptr}; // the rows that `state` and `o` have
 };
 void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 // Does the same, faster if most rows are finished.
@@ -118,14 +120,15 @@ struct PartialGradients {
     float *d_q, *d_k, *d_v;
 };
 
-// Writes a block's float32 gradients to the caller's tensors. Null for d_q leaves out dQ, for d_v dK and dV, and for
-// d_k only dK.
+// Writes a block's float32 gradients to the caller's tensors; `partial` must have all rows. Null for d_q leaves out dQ,
+// for d_v dK and dV, and for d_k only dK.
 struct GradientOutputArguments {
     Block block;
     PartialGradients partial;
     DeviceRows d_q, d_k, d_v;
     GradientTargets targets;
     RowContext context;
+    DeviceSummedRows summed_queries{nullptr}, summed_keys{nullptr}; // the rows that dQ, and dK and dV of `partial` have
 };
 // `dtype` is the dtype of the inputs.
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);

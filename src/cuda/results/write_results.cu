@@ -7,11 +7,15 @@ namespace annulus {
 
 namespace {
 
+// `rows` are those of the state (partial_rows()).
 template <class T, int rows_of_warp>
 __global__ void __launch_bounds__(block_threads)
-    output_kernel(const OutputArguments a, const BlockRows rows, bool is_aligned) {
-    const auto is_unfinished = [&](const BlockRow &row) { return !(__ldg(a.state + row.index).y < 0.f); };
+    output_kernel(const ANNULUS_GRID_CONSTANT OutputArguments a, const BlockRows rows, bool is_aligned) {
+    const auto is_unfinished = [&](const BlockRow &row) {
+        return row.has_partial(a.summed) && !(__ldg(a.state + row.index).y < 0.f);
+    };
     for_four_columns<rows_of_warp>(rows, a.context.head_dim, is_unfinished, [&](const BlockRow &row, int column) {
+        const std::int64_t position = row.position_of_partial(a.summed);
         const float2 state = __ldg(a.state + row.index);
         float4 four{};
         if (state.y != 0.f || std::signbit(state.y)) {
@@ -19,9 +23,9 @@ __global__ void __launch_bounds__(block_threads)
             four = scaled(__ldg(reinterpret_cast<const float4 *>(partial)), inverse_sum(state.y));
             note_nan(four, a.context.has_nonfinite);
         }
-        write_four(four, row_at<T>(a.out, row.batch, row.head, row.position) + column, is_aligned);
+        write_four(four, row_at<T>(a.out, row.batch, row.head, position) + column, is_aligned);
         if (a.lse.data && column == 0)
-            *row_at<float>(a.lse, row.batch, row.head, row.position) = (state.x + log2_of_sum(state.y)) * ln_2;
+            *row_at<float>(a.lse, row.batch, row.head, position) = (state.x + log2_of_sum(state.y)) * ln_2;
     });
 }
 
@@ -31,7 +35,7 @@ __global__ void __launch_bounds__(block_threads)
                            int *has_nonfinite, bool is_aligned) {
     const auto all = [](const BlockRow &) { return true; };
     for_four_columns<usual_rows_of_warp>(rows, columns, all, [&](const BlockRow &row, int column) {
-        write_partial<T, adds>(partial, target, row, columns, column, has_nonfinite, is_aligned);
+        write_partial<T, adds>(partial, target, row, row.position, columns, column, has_nonfinite, is_aligned);
     });
 }
 
@@ -40,11 +44,11 @@ __global__ void __launch_bounds__(block_threads)
 namespace {
 
 template <int rows_of_warp>
-void write_outputs(annulus_dtype dtype, const OutputArguments &a, const dim3 &grid, cudaStream_t stream) {
+void write_outputs(annulus_dtype dtype, const OutputArguments &a, const BlockRows &rows, const dim3 &grid,
+                   cudaStream_t stream) {
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        launch("write_outputs", output_kernel<T, rows_of_warp>, grid, stream, a, query_rows(a.block),
-               fours_are_aligned<T>(a.out));
+        launch("write_outputs", output_kernel<T, rows_of_warp>, grid, stream, a, rows, fours_are_aligned<T>(a.out));
     });
 }
 
@@ -52,12 +56,12 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, const dim3 &gr
 
 void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
     if (const BlockRows rows = query_rows(a.block); rows.count() > 0)
-        write_outputs<usual_rows_of_warp>(dtype, a, grid_of(rows), stream);
+        write_outputs<usual_rows_of_warp>(dtype, a, rows, grid_of(rows), stream);
 }
 
 void write_unfinished_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
-    if (const BlockRows rows = query_rows(a.block); rows.count() > 0)
-        write_outputs<max_rows_of_warp>(dtype, a, grid_of_few(rows), stream);
+    if (const BlockRows rows = partial_rows(query_rows(a.block), a.summed); rows.count() > 0)
+        write_outputs<max_rows_of_warp>(dtype, a, rows, grid_of_few(rows), stream);
 }
 
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {

@@ -192,6 +192,33 @@ TEST(StoredDsInPasses, OfRanksAgreesWithOne) {
     }
 }
 
+// ---- Sums of ranks
+
+// Sums are of one row of 16 at most, beside two numbers of each query and what travels. Sums of all rows would have
+// several times the bytes.
+TEST(SumsOfRanks, AreOfFewRows) {
+    constexpr std::int64_t rows = 65536, few = rows / 16;
+    Problem problem = {.length = 2 * rows, .heads = 4, .dim = 64, .branches = {}, .dtype = ANNULUS_FLOAT16};
+    for (int i = 0; i < 5; ++i)
+        problem.branches.push_back({.segment = 2048LL << 2 * i, .dilation = 1LL << 2 * i});
+    const Context context = make_context(make_config(problem, subject()).get(), 0, device_memory());
+    const annulus_problem sizes = sizes_of(problem);
+    annulus_shards shards = ANNULUS_SHARDS_INIT;
+    shards.ranks = 2;
+    for (const annulus_pass pass : passes)
+        for (const int rank : {0, 1}) {
+            SCOPED_TRACE(testing::Message() << "pass " << pass << " rank " << rank);
+            annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+            check(annulus_estimate_rank(context.get(), &sizes, pass, &shards, rank, &estimate));
+            const std::uint64_t tensors = pass == ANNULUS_PASS_FORWARD ? 1 : 3;
+            const std::uint64_t sums = problem.heads * few * tensors * problem.dim * sizeof(float);
+            const std::uint64_t numbers = 2 * problem.heads * rows * sizeof(float);
+            const std::uint64_t travel = 2 * (estimate.sent_bytes + estimate.received_bytes);
+            EXPECT_LE(estimate.workspace_bytes, sums + numbers + travel);
+            EXPECT_LT(sums + numbers + travel, 16 * sums / 3);
+        }
+}
+
 // ---- Branches of several launches
 
 class Split : public testing::TestWithParam<NamedProblem> {

@@ -33,7 +33,11 @@ class BackwardEpilogue {
     __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, Destination destination, int batch,
                                                 int partial_batch, int head, const Rows &row_block)
         : work_(work), destination_(destination), batch_(batch), partial_batch_(partial_batch), head_(head),
-          row_block_(row_block), destinations_(work, destination, head, row_block) {}
+          row_block_(row_block), destinations_(work, destination, head, row_block), partial_rows_([&](int i) {
+              return destination == Destination::outputs || !has_row(row_block, i)
+                         ? no_row
+                         : work.template partial_row<order>(head, row_block.position(i));
+          }) {}
 
     // Writes `factor` times x to `rows`, by way of `staging` in shared memory, or to `partial`.
     __device__ __forceinline__ void write(float (&x)[columns / 2], float factor, std::uint32_t staging,
@@ -45,7 +49,7 @@ class BackwardEpilogue {
         if (work_.has_nonfinite)
             note_nonfinite(x, work_.has_nonfinite);
         if (destinations_.any_reads_partial())
-            add_partial(x, partial + partial_row(head) * work_.head_dim);
+            add_partial(x, partial + first_partial_row(head) * work_.head_dim);
         if (destinations_.any_stores_partial())
             add_to_partial(head, x, partial);
         if (destinations_.any_writes_output())
@@ -54,6 +58,7 @@ class BackwardEpilogue {
 
   private:
     static constexpr int count = columns / 2;
+    static constexpr int no_row = -1;
 
     __device__ __forceinline__ void write_rows(int head, const float (&x)[count], std::uint32_t staging,
                                                const TensorRows &rows) const {
@@ -74,34 +79,31 @@ class BackwardEpilogue {
     }
 
     // Returns the first row of a head in partial results.
-    __device__ __forceinline__ std::int64_t partial_row(int head) const {
+    __device__ __forceinline__ std::int64_t first_partial_row(int head) const {
         const int heads = rows_are_keys ? work_.all_heads / work_.heads_of_kv_head : work_.all_heads;
         return (std::int64_t{partial_batch_} * heads + head) * work_.partial_rows - work_.first_partial_row;
     }
 
-    // Returns the row of partial results for a row of the row block, counted from the head's first row.
-    __device__ __forceinline__ std::int64_t partial_row_in_head(int row) const {
-        return work_.partial_stride.quotient(work_.row_of<order>(row_block_.position(row)));
-    }
-
     // Adds the partial results of the rows that have them.
     __device__ __forceinline__ void add_partial(float (&x)[count], float *partial) const {
+        const int2 both = partial_rows_.both();
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            if (destinations_.reads_partial(r))
-                add_partial_row<count>(x, r, 1, 1, partial + partial_row_in_head(Thread().row(r)) * work_.head_dim,
-                                       work_.head_dim);
+            const std::int64_t row = r == 0 ? both.x : both.y;
+            if (destinations_.reads_partial(r) && row != no_row)
+                add_partial_row<count>(x, r, 1, 1, partial + row * work_.head_dim, work_.head_dim);
         }
     }
 
     __device__ __forceinline__ void add_to_partial(int head, const float (&x)[count], float *partial) const {
-        const std::int64_t first = partial_row(head);
+        const std::int64_t first = first_partial_row(head);
+        const int2 both = partial_rows_.both();
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int row = Thread().row(r);
-            if (!has_row(row_block_, row) || !destinations_.stores_partial(r))
+            const int partial_row = r == 0 ? both.x : both.y;
+            if (partial_row == no_row || !destinations_.stores_partial(r))
                 continue;
-            float *const target = partial + (first + partial_row_in_head(row)) * work_.head_dim;
+            float *const target = partial + (first + partial_row) * work_.head_dim;
             PartialStore::store(x, r, destination_ == Destination::add_to_partial, target, work_.head_dim);
         }
     }
@@ -111,6 +113,7 @@ class BackwardEpilogue {
     const int batch_, partial_batch_, head_;
     const Rows &row_block_;
     const RowDestinations<Thread> destinations_;
+    const RowsOfStrip<Thread> partial_rows_; // of the row block's rows, counted from the head's first
 };
 
 } // namespace annulus

@@ -10,6 +10,7 @@
 #include "cuda/fused/schedule/rows_to_clear.hpp"
 #include "cuda/fused/schedule/stored_turns.hpp"
 #include "cuda/fused/schedule/tile_grid.hpp"
+#include "cuda/results/device_summed_rows.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -104,8 +105,9 @@ struct BackwardWork : TileGrid {
     Destination destination;
     TensorRows d_q_or_k, d_v;
     float *partial_d_q_or_k, *partial_d_v;
+    DeviceSummedRows summed; // over a rank's shard: the rows that have partial results
     int partial_rows;
-    FastDivmod partial_stride;      // among this many consecutive rows at most one has partial results
+    FastDivmod partial_stride; // among this many consecutive rows at most one has partial results; without `summed`
     std::int64_t first_partial_row; // row of the first partial result, counted over all heads one after the other
     int *has_nonfinite;             // null unless keys are hidden: becomes 1 if a result is NaN or infinite
     StoredDs stored_d_s;            // for kernels that store dS or multiply it
@@ -114,6 +116,11 @@ struct BackwardWork : TileGrid {
     // Returns the row, in its tensors, of a row block's row with this number.
     template <RowOrder rows = RowOrder::either> constexpr int row_of(int number) const {
         return row_stride.quotient(position_of<rows>(number) - first_row);
+    }
+    // Returns the number of a row's partial results among those of its head of Q or K; -1 if the row has none. `head`
+    // is one of Q.
+    template <RowOrder rows = RowOrder::either> constexpr int partial_row(int head, int number) const {
+        return summed.are_few ? summed.row(head, number) : partial_stride.quotient(row_of<rows>(number));
     }
 };
 

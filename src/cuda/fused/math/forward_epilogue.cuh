@@ -32,18 +32,24 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class Thr
         if (work_.has_nonfinite)
             note_nonfinite(o, work_.has_nonfinite);
         const RowDestinations<Thread> rows(work_, work_.destination, head_, row_block_);
+        const RowsOfStrip<Thread> partial_rows([&](int i) {
+            return work_.destination == Destination::outputs || i >= row_block_.rows
+                       ? no_row
+                       : work_.template partial_row<order>(head_, row_block_.position(i));
+        });
         float top[2] = {softmax.m[0] * work_.scale_log2, softmax.m[1] * work_.scale_log2};
         if (rows.any_reads_partial())
-            add_partial(rows, o, top, sum);
+            add_partial(rows, partial_rows, o, top, sum);
         if (rows.any_stores_partial())
-            add_to_partial(rows, o, top, sum);
+            add_to_partial(rows, partial_rows, o, top, sum);
         __syncwarp(); // and no product of this warp reads `staging` any more
         if (rows.any_writes_output())
-            write_outputs(rows, o, top, sum);
+            write_outputs(rows, partial_rows, o, top, sum);
     }
 
   private:
     static constexpr int count = head_dim / 2;
+    static constexpr int no_row = -1;
 
     // Finds l of the thread's rows. A row that has met no key that counts gets sum_of_none(). A row gets NaN if one of
     // its scores is too large for its differences to other scores to be right. Both are rare, so the warp first asks
@@ -68,7 +74,8 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class Thr
         }
     }
 
-    __device__ __forceinline__ void write_outputs(const RowDestinations<Thread> &rows, float (&o)[count],
+    __device__ __forceinline__ void write_outputs(const RowDestinations<Thread> &rows,
+                                                  const RowsOfStrip<Thread> &partial_rows, float (&o)[count],
                                                   const float (&top)[2], const float (&sum)[2]) {
         Element *const out = static_cast<Element *>(work_.out.data);
         float *const lse = static_cast<float *>(work_.lse.data);
@@ -84,11 +91,13 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class Thr
             };
             write_rows(o, top, sum, even_rows(lse, work_.lse), even_rows(out, work_.out));
         }
-        const int row = at_.strip() * 16 + at_.lane();
         const bool notes_finished =
             work_.destination == Destination::outputs_or_partial || work_.destination == Destination::finish_partial;
-        if (notes_finished && at_.lane() < 16 && row < row_block_.rows && !rows.row_stores_partial(at_.lane()))
-            work_.partial_state[partial_row(row)] = finished_state();
+        if (!notes_finished)
+            return;
+        const int partial_row = partial_rows.row(at_.lane());
+        if (partial_row != no_row && at_.lane() < 16 && !rows.row_stores_partial(at_.lane()))
+            work_.partial_state[first_partial_row() + partial_row] = finished_state();
     }
 
     // Writes LSE of row i of the row block to lse_at(i), and O to `out_rows`, which store_rows() takes.
@@ -110,14 +119,16 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class Thr
     }
 
     // Merges the partial results of other keys into O, its maximum and its sum.
-    __device__ __forceinline__ void add_partial(const RowDestinations<Thread> &rows, float (&o)[count], float (&top)[2],
-                                                float (&sum)[2]) const {
-        const Thread at;
+    __device__ __forceinline__ void add_partial(const RowDestinations<Thread> &rows,
+                                                const RowsOfStrip<Thread> &partial_rows, float (&o)[count],
+                                                float (&top)[2], float (&sum)[2]) const {
+        const int2 both = partial_rows.both();
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            if (!rows.reads_partial(r))
+            const int partial_row = r == 0 ? both.x : both.y;
+            if (!rows.reads_partial(r) || partial_row == no_row)
                 continue;
-            const std::int64_t index = partial_row(at.row(r));
+            const std::int64_t index = first_partial_row() + partial_row;
             const float2 before = work_.partial_state[index];
             const float own = sum[r] == 0.f ? -INFINITY : top[r];
             if (before.y == 0.f) { // no key that counts; before.x does not tell: NaN scores, too, leave it -infinity
@@ -135,42 +146,44 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class Thr
 
     // Stores O and (m, l), or adds them to the partial results of other keys: with M the larger m, 2^(m - M) O + 2^(m'
     // - M) O'.
-    __device__ __forceinline__ void add_to_partial(const RowDestinations<Thread> &rows, const float (&o)[count],
+    __device__ __forceinline__ void add_to_partial(const RowDestinations<Thread> &rows,
+                                                   const RowsOfStrip<Thread> &partial_rows, const float (&o)[count],
                                                    const float (&top)[2], const float (&sum)[2]) {
         const bool adds = work_.destination == Destination::add_to_partial;
-        std::int64_t index[2];
+        const int2 both = partial_rows.both();
+        const int partial_row[2] = {both.x, both.y};
         float2 before[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            index[r] = partial_row(at_.row(r));
-            before[r] = adds ? work_.partial_state[index[r]] : float2{-INFINITY, 0};
+            before[r] = adds && partial_row[r] != no_row ? work_.partial_state[first_partial_row() + partial_row[r]]
+                                                         : float2{-INFINITY, 0};
         }
         __syncwarp(); // all four lanes of a row have read what one of them overwrites
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             // O of a row that sees no key may be NaN all the same: 0 times infinities of hidden rows.
             const bool has_keys = sum[r] != 0.f;
-            const int row = at_.row(r);
-            if (row >= row_block_.rows || !rows.stores_partial(r) || !(has_keys || std::signbit(sum[r]) || !adds))
+            if (partial_row[r] == no_row || !rows.stores_partial(r) || !(has_keys || std::signbit(sum[r]) || !adds))
                 continue;
+            const std::int64_t index = first_partial_row() + partial_row[r];
             const float own_m = has_keys ? top[r] : -INFINITY;
             const float m = fmaxf(before[r].x, own_m);
             const float own_factor = own_m == -INFINITY ? 0.f : exp2f(own_m - m);
             const float factor = before[r].x == -INFINITY ? 0.f : exp2f(before[r].x - m);
-            store_partial_row<count>(o, r, has_keys, own_factor, adds, factor,
-                                     work_.partial_o + index[r] * work_.head_dim, work_.head_dim);
+            store_partial_row<count>(o, r, has_keys, own_factor, adds, factor, work_.partial_o + index * work_.head_dim,
+                                     work_.head_dim);
             if (at_.lane() % 4 == 0) {
                 const float all = before[r].y * factor + sum[r] * own_factor;
-                work_.partial_state[index[r]] = {
+                work_.partial_state[index] = {
                     m, all == 0.f ? sum_of_none(std::signbit(before[r].y) || std::signbit(sum[r])) : all};
             }
         }
     }
 
-    __device__ __forceinline__ std::int64_t partial_row(int row) const {
+    // Returns where the partial results of the head begin.
+    __device__ __forceinline__ std::int64_t first_partial_row() const {
         return (std::int64_t{tile_.partial_batch} * work_.all_heads + head_) * work_.partial_rows -
-               work_.first_partial_row +
-               work_.partial_stride.quotient(work_.query_row<order>(row_block_.position(row)));
+               work_.first_partial_row;
     }
 
     const ForwardWork &work_;

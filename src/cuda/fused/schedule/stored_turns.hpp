@@ -20,7 +20,7 @@
 // takes the remaining tiles of queries, whose dS is already complete.
 #pragma once
 
-#include "cuda/fused/schedule/fast_divmod.hpp"
+#include "cuda/device/fast_divmod.hpp"
 
 namespace annulus {
 

@@ -11,8 +11,8 @@
 // one cell and head.
 #pragma once
 
+#include "cuda/device/fast_divmod.hpp"
 #include "cuda/fused/schedule/destination.hpp"
-#include "cuda/fused/schedule/fast_divmod.hpp"
 
 #include <annulus/config.h>
 

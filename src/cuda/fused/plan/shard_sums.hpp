@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rows of a rank's shard need partial results: rows that launches leave for keys or queries of other ranks, and
+// rows of branches that have a launch of their own.
+#pragma once
+
+#include "core/plan.hpp"
+#include "cuda/fused/plan/backward_plan.hpp"
+#include "cuda/fused/plan/forward_plan.hpp"
+#include "engine/engine.hpp"
+
+namespace annulus {
+
+// Return the rows for the launches over a shard's own keys. A side whose launches do not finish rows has partial
+// results of all rows. So has a side if few rows would save nothing.
+ShardSums summed_rows(const Plan &shard, const ForwardPlan &own_keys);
+ShardSums summed_rows(const Plan &shard, const BackwardPlan &own_keys);
+
+} // namespace annulus
