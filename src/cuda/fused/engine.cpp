@@ -93,6 +93,7 @@ const Engine fused_engine{
     .prepare = prepare<Sm90>,
     .clear = clear_device_rows,
     .prepare_sequences = prepare_together<Sm90, fused_engine>,
+    .runs_side_by_side = true,
 };
 #endif
 #ifdef ANNULUS_HAVE_MMA
@@ -103,6 +104,7 @@ const Engine mma_engine{
     .prepare = prepare<mma::Mma>,
     .clear = clear_device_rows,
     .prepare_sequences = prepare_together<mma::Mma, mma_engine>,
+    .runs_side_by_side = true,
 };
 #endif
 
