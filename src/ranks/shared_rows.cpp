@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/shared_rows.hpp"
 
+#include "core/dtype_number.hpp"
+
 #include <algorithm>
-#include <iterator>
 #include <numeric>
+#include <span>
 #include <utility>
 
 namespace annulus {
@@ -133,32 +135,63 @@ std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBr
     return outline;
 }
 
-// The cost of one more message, mostly kernel launches, in slots that could be cleared, filled and read in the same
-// time. It is an estimate that was not measured.
-constexpr std::int64_t slots_per_message = 1 << 15;
+// The bytes of K and V in slots that one more message is worth. A GPU clears, fills and reads such slots, and those of
+// their gradients, in about the time of the message's launches. It is an estimate that was not measured.
+constexpr std::int64_t bytes_per_message = std::int64_t{32} << 20;
 
-// Appends the bands of keys without a gap, which are cut into `pieces`. Returns false if the steps have run out.
-bool add_bands(const Plan &plan, std::vector<SharedBranch> branches, const std::vector<Window> &pieces,
-               const Window &queries, Steps &steps, std::vector<Band> &bands) {
-    const std::optional<Outline> whole = make_outline(plan, branches, steps);
-    if (!whole)
-        return false;
-    std::vector<Band> parts;
-    std::int64_t slots =
-        pieces.size() < 2 ? whole->slots() : static_cast<std::int64_t>(pieces.size()) * slots_per_message;
-    for (std::size_t i = 0; i < pieces.size() && slots < whole->slots(); ++i) {
-        std::vector<SharedBranch> own = shared_branches(plan, pieces[i], queries, steps);
-        const std::optional<Outline> outline = make_outline(plan, own, steps);
-        if (!outline)
+// Returns how many slots are worth one more message.
+std::int64_t slots_per_message(const Problem &problem) {
+    constexpr std::int64_t tensors = 2; // K and V
+    const std::int64_t heads = std::max<std::int64_t>(1, problem.batch) * problem.kv_heads;
+    return bytes_per_message / (tensors * heads * problem.head_dim * dtype_bytes(problem.dtype));
+}
+
+// Returns the band of these keys. Its outline has no keys if no row is wanted. Returns nothing if the steps have run
+// out.
+std::optional<Band> make_band(const Plan &plan, const Window &keys, const Window &queries, Steps &steps) {
+    std::vector<SharedBranch> branches = shared_branches(plan, keys, queries, steps);
+    const std::optional<Outline> outline = make_outline(plan, branches, steps);
+    if (!outline)
+        return std::nullopt;
+    return Band{std::move(branches), *outline};
+}
+
+// Returns the window from the start of one window to the end of another, whichever comes first.
+Window span_of(const Window &a, const Window &b) {
+    const std::int64_t start = std::min(a.start, b.start);
+    return {start, std::max(a.end(), b.end()) - start};
+}
+
+// Appends the bands of keys without a gap. `pieces` are the keys, the nearest to the receiver first. A piece joins the
+// band before it unless a band of its own saves more slots than a message is worth. Returns false if the steps have run
+// out.
+bool add_bands(const Plan &plan, std::span<const Window> pieces, const Window &queries, Steps &steps,
+               std::vector<Band> &bands) {
+    const std::int64_t most_lost_slots = slots_per_message(plan.problem());
+    Window keys = pieces.front();
+    std::optional<Band> band = make_band(plan, keys, queries, steps);
+    const auto add = [&] {
+        if (band->outline.keys.length > 0)
+            bands.push_back(*std::move(band));
+    };
+    for (const Window &piece : pieces.subspan(1)) {
+        const Window joint_keys = span_of(keys, piece);
+        std::optional<Band> joint = make_band(plan, joint_keys, queries, steps),
+                            own = make_band(plan, piece, queries, steps);
+        if (!band || !joint || !own)
             return false;
-        slots += outline->slots();
-        if (outline->keys.length > 0)
-            parts.push_back({std::move(own), *outline});
+        if (joint->outline.slots() <= band->outline.slots() + own->outline.slots() + most_lost_slots) {
+            keys = joint_keys;
+            band = std::move(joint);
+        } else {
+            add();
+            keys = piece;
+            band = std::move(own);
+        }
     }
-    if (slots < whole->slots())
-        std::ranges::move(parts, std::back_inserter(bands));
-    else if (whole->keys.length > 0)
-        bands.push_back({std::move(branches), *whole});
+    if (!band)
+        return false;
+    add();
     return true;
 }
 
@@ -190,9 +223,7 @@ std::optional<std::vector<Band>> make_bands(const Plan &plan, const std::vector<
     std::vector<Band> bands;
     for (auto begin = pieces.begin(); begin != pieces.end();) {
         const auto end = std::find_if(begin, pieces.end(), is_gap);
-        const std::int64_t start = std::min(begin->start, (end - 1)->start);
-        const Window run{start, std::max(begin->end(), (end - 1)->end()) - start};
-        if (!add_bands(plan, shared_branches(plan, run, queries, steps), {begin, end}, queries, steps, bands))
+        if (!add_bands(plan, {begin, end}, queries, steps, bands))
             return std::nullopt;
         begin = std::find_if_not(end, pieces.end(), is_gap);
     }

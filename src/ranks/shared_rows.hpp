@@ -80,7 +80,7 @@ std::vector<Window> cut_at_ends(const std::vector<Window> &windows);
 //
 // The keys of a shared branch begin at the sender's border towards the receiver, except global positions, which may lie
 // anywhere. Keys beyond a gap always become a band of their own. Keys that only longer segments reach may have a larger
-// stride. They become a band of their own if that saves more slots than the further messages cost.
+// stride. They become a band of their own if that saves more bytes of slots than a further message is worth.
 std::optional<std::vector<Band>> make_bands(const Plan &plan, const std::vector<SharedBranch> &branches,
                                             const Window &keys, const Window &queries, Steps &steps);
 

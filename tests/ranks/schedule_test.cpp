@@ -80,12 +80,15 @@ TEST(Schedule, NestedClassesAreRegular) {
 }
 
 // Three branches reach over the border, each further and with a larger dilation than the branch before. The keys that
-// only one of them reaches are a message of its own, with about one slot for each row. The border is 256 positions
-// after the start of a segment of 512, and 8448 after the start of a segment of 16384. That segment is 180224 … 196607.
+// only one of them reaches are a message of its own, with about one slot for each row. Rows are long enough for that:
+// a slot of all heads has 16 KiB. The border is 256 positions after the start of a segment of 512, and 8448 after the
+// start of a segment of 16384. That segment is 180224 … 196607.
 TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
     Problem problem =
         branch_problem(196608 + 180224, {{.segment = 512}, {.segment = 16384, .dilation = 32}, {.dilation = 1024}});
+    problem.batch = 2;
     problem.heads = problem.kv_heads = 2;
+    problem.dim = 256;
     const std::vector<std::int64_t> lengths = {180224 + 8448, 196608 - 8448};
     for (const bool causal : {false, true}) {
         problem.causal = causal;
@@ -109,19 +112,41 @@ TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
 }
 
 // The same against the definition, with several heads for each key/value head, a short shard between the other shards,
-// and less regular rows. The quick form has a quarter of the rows.
+// and less regular rows.
 TEST(Schedule, FurtherBranchesFollowTheDefinition) {
-    const std::int64_t scale = quick() ? 1 : 4, first = (45056 + 2112) * scale, second = (49152 - 2112) * scale;
-    Problem problem = branch_problem(first + second,
-                                     {{.segment = 512}, {.segment = 4096 * scale, .dilation = 32}, {.dilation = 1024}});
+    const std::int64_t first = 45056 + 2112, second = 49152 - 2112;
+    Problem problem =
+        branch_problem(first + second, {{.segment = 512}, {.segment = 4096, .dilation = 32}, {.dilation = 1024}});
+    problem.batch = 4;
     problem.heads = 4;
     problem.kv_heads = 2;
+    problem.dim = 256;
     problem.causal = true;
     expect_schedules(problem, {first, second});
     problem.branches[1].phase = ANNULUS_PHASE_FIXED;
     problem.branches[1].residue = 7;
     problem.branches[0].query = ANNULUS_QUERY_EVERY;
     expect_schedules(problem, {first - 1, 4999, second - 4998});
+}
+
+// Borders may lie inside segments of all of LongNet's branches. The slots of a message hold what travels and at most 64
+// MiB beside it, where one message for all keys of a shard would take 512 MiB: a row of K and V has 512 bytes, a slot
+// of all heads 8 KiB.
+TEST(Schedule, SlotsHoldWhatTravels) {
+    for (const std::int64_t length : {65536, 65537, 65601, 70001})
+        for (const bool causal : {false, true}) {
+            Problem problem = branch_problem(3 * length, {}, causal);
+            for (std::int64_t power = 1; power <= 256; power *= 4)
+                problem.branches.push_back({.segment = 2048 * power, .dilation = power});
+            problem.heads = 16;
+            problem.dim = 128;
+            problem.dtype = ANNULUS_BFLOAT16;
+            const std::vector<Message> messages = messages_of(problem, {length, length, length});
+            ASSERT_GE(messages.size(), causal ? 3 : 6);
+            for (const Message &message : messages)
+                EXPECT_LE(8192 * message.slots(), 512 * message.total_rows() + (64 << 20))
+                    << length << ": " << message.from << " to " << message.to;
+        }
 }
 
 // The two shards of a segment want 16 rows of each other, with stride 4. From each of the other 6 shards a shard wants

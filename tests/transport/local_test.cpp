@@ -109,6 +109,7 @@ class EventDevice : public CpuDevice, public DeviceStreams {
 
     DeviceStreams *streams() override { return this; }
     void *comm_stream() override { return nullptr; }
+    void *side_stream() override { return nullptr; }
     void admit_peers() override {}
     bool is_capturing(void *) const override { return false; }
 
@@ -410,6 +411,7 @@ TEST(LocalTransportFailure, NothingIsReadAfterAnAbort) {
 class CapturingDevice : public CpuDevice, public DeviceStreams {
     DeviceStreams *streams() override { return this; }
     void *comm_stream() override { return nullptr; }
+    void *side_stream() override { return nullptr; }
     void *record(void *) override { return nullptr; }
     void wait(void *, void *) override {}
     void admit_peers() override {}

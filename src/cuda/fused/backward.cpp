@@ -102,13 +102,15 @@ template <class Architecture> class FusedBackward final : public Executable {
             memory.delta = memory.lse_log2 + problem.batch * problem.heads * problem.queries.length;
         }
         unsigned *next_counters = memory.flag_and_counters + 1;
-        store_branches(call, memory.branches);
         if (clears_counters) // and the flag: other executables may have used the workspace since run()
             check(cudaMemsetAsync(memory.flag_and_counters, 0, (memory.counter_count + 1) * sizeof(unsigned),
                                   call.stream),
                   "cudaMemsetAsync");
-        bind(call, memory);
-        store_array(backward_.rows.data(), backward_.rows.size(), memory.sequences.rows, call.stream);
+        ArrayStores stores(call.stream);
+        store_branches(plan_, memory.branches, stores);
+        bind(call, memory, stores);
+        stores.add(backward_.rows.data(), backward_.rows.size(), memory.sequences.rows);
+        stores.launch();
         find_kernels();
         for (const BackwardStep &step : steps) {
             if (step.action == BackwardAction::find_gradients) {
@@ -179,7 +181,7 @@ template <class Architecture> class FusedBackward final : public Executable {
         return {{call.q, p.queries.length, p.heads}, {call.d_out, p.queries.length, p.heads}};
     }
 
-    void bind(const CudaCall &call, const BackwardMemory &memory) {
+    void bind(const CudaCall &call, const BackwardMemory &memory, ArrayStores &stores) {
         const Problem &problem = call.problem();
         Workspace grid_tables(memory.sequences.grid_tables);
         for (const Side side : {Side::queries, Side::keys}) {
@@ -195,7 +197,7 @@ template <class Architecture> class FusedBackward final : public Executable {
                     planned.range_parts > 1 ? gradients_of_parts(planned, problem, memory) : all_partial;
                 ranges.bind(matrices_of(planned, ranges_of(side, call), memory.curves, problem), problem, block_rows,
                             params);
-                store_sequences(planned, grid_tables, params, call.stream);
+                store_sequences(planned, grid_tables, params, stores);
                 params.order = memory.curves.order_of(planned);
                 const bool packs_statistics = planned.is_packed && !is_query_side;
                 params.lse_log2 = packs_statistics ? memory.curves.lse_log2 : memory.lse_log2;

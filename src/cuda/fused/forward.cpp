@@ -47,11 +47,12 @@ template <class Architecture> class FusedForward final : public Executable {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         Workspace ledger(workspace);
         const ForwardMemory memory = book_forward(ledger, plan_, forward_);
-        store_branches(call, memory.branches);
-        check(cudaMemsetAsync(memory.counters, 0, memory.counter_count * sizeof(unsigned), call.stream),
-              "cudaMemsetAsync");
-        bind(call, memory);
-        store_array(forward_.rows.data(), forward_.rows.size(), memory.sequences.rows, call.stream);
+        ArrayStores stores(call.stream);
+        stores.add_zeros(memory.counter_count, memory.counters);
+        store_branches(plan_, memory.branches, stores);
+        bind(call, memory, stores);
+        stores.add(forward_.rows.data(), forward_.rows.size(), memory.sequences.rows);
+        stores.launch();
         for (std::size_t i = 0; i < kernels_.size(); ++i)
             if (!kernels_[i].function) // only now the device is current
                 kernels_[i] = architecture_.find_forward_kernel(problem.dtype, problem.head_dim,
@@ -95,8 +96,8 @@ template <class Architecture> class FusedForward final : public Executable {
         return {{call.k, problem.key_rows(), problem.kv_heads}, {call.v, problem.key_rows(), problem.kv_heads}};
     }
 
-    // Sets the addresses of this call.
-    void bind(const CudaCall &call, const ForwardMemory &memory) {
+    // Sets the addresses of this call. What they point to is stored by the next launch of `stores`.
+    void bind(const CudaCall &call, const ForwardMemory &memory, ArrayStores &stores) {
         const Problem &problem = call.problem();
         const int block_rows = architecture_.forward_shape(problem.dtype, problem.head_dim).range_block_rows;
         const bool is_whole = scope_ == KeyScope::all_keys;
@@ -105,7 +106,7 @@ template <class Architecture> class FusedForward final : public Executable {
             Params &params = params_[i];
             const PlannedGrid &planned = forward_.grids[i];
             ranges_[i].bind(matrices_of(planned, keys(call), memory.curves, problem), problem, block_rows, params);
-            store_sequences(planned, grid_tables, params, call.stream);
+            store_sequences(planned, grid_tables, params, stores);
             params.order = memory.curves.order_of(planned);
             params.q = tensor_rows(call.q);
             params.out = tensor_rows(call.out);

@@ -121,7 +121,9 @@ class GemmExecutable final : public Executable {
                     {}};
         Workspace ledger(workspace);
         run.memory = book(ledger, plan_, pass_, run.layout);
-        store_branches(call, run.memory.branches);
+        ArrayStores stores(call.stream);
+        store_branches(plan_, run.memory.branches, stores);
+        stores.launch();
         if (scope_ != KeyScope::all_keys)
             use_partial_results(run);
         run_workers(run);

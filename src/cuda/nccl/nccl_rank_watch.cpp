@@ -26,10 +26,22 @@ bool has_ended(const Event &event) noexcept {
 
 } // namespace
 
-void NcclRank::watch(Work work) {
+NcclRank::Works NcclRank::new_work() {
+    Works work;
     {
         const std::lock_guard lock(state_mutex_);
-        works_.push_back(std::move(work));
+        if (!spare_.empty())
+            work.splice(work.end(), spare_, spare_.begin());
+    }
+    if (work.empty())
+        work.emplace_back();
+    return work;
+}
+
+void NcclRank::watch(Works work) {
+    {
+        const std::lock_guard lock(state_mutex_);
+        works_.splice(works_.end(), work);
     }
     state_changed_.notify_all();
 }
@@ -70,8 +82,10 @@ bool NcclRank::wait_for_work() {
 
 void NcclRank::look_after_work() {
     const std::lock_guard lock(state_mutex_);
-    while (!works_.empty() && is_done(works_.front().ended))
-        works_.pop_front();
+    while (!works_.empty() && is_done(works_.front().ended)) {
+        works_.front().deadline.reset();
+        spare_.splice(spare_.end(), works_, works_.begin());
+    }
     if (works_.empty())
         return;
     Work &work = works_.front();

@@ -77,10 +77,9 @@ BranchPlan *book_branches(Workspace &workspace, const Plan &plan) {
     return bytes == 0 ? nullptr : reinterpret_cast<BranchPlan *>(workspace.take<std::byte>(bytes));
 }
 
-void store_branches(const CudaCall &call, BranchPlan *target) {
-    const std::vector<BranchPlan> &branches = call.plan.branches();
+void store_branches(const Plan &plan, BranchPlan *target, ArrayStores &stores) {
     if (target)
-        store_array(branches.data(), branches.size(), target, call.stream);
+        stores.add(plan.branches().data(), plan.branches().size(), target);
 }
 
 void clear_device_rows(const Problem &problem, annulus_pass pass, const CallTensors &tensors, Device &, const Limits &,

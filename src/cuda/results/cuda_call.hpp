@@ -50,8 +50,8 @@ struct CudaCall {
 // to find repeated keys. Other plans have none: 0 bytes, and null.
 std::int64_t bytes_of_branches(const Plan &plan);
 BranchPlan *book_branches(Workspace &workspace, const Plan &plan);
-// Copies the branches of the call's plan to `target`, if it is not null.
-void store_branches(const CudaCall &call, BranchPlan *target);
+// Copies the branches of a plan to `target`, if it is not null, with the next launch of `stores`.
+void store_branches(const Plan &plan, BranchPlan *target, ArrayStores &stores);
 
 // Engine::clear() of the engines on a GPU.
 void clear_device_rows(const Problem &problem, annulus_pass pass, const CallTensors &tensors, Device &device,

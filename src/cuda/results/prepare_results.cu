@@ -80,11 +80,14 @@ void ArrayStores::add_bytes(const void *source, std::size_t bytes, void *target)
             launch();
         const auto count =
             static_cast<int>(std::min<std::int64_t>(left, WordsToStore::max_words - pending_.words_count));
-        std::memcpy(pending_.words + pending_.words_count, from, count * sizeof *words);
+        if (from)
+            std::memcpy(pending_.words + pending_.words_count, from, count * sizeof *words);
+        else
+            std::fill_n(pending_.words + pending_.words_count, count, 0u);
         pending_.words_count += count;
         pending_.pieces[pending_.pieces_count++] = {words, pending_.words_count};
         words += count;
-        from += count * sizeof *words;
+        from += from ? count * sizeof *words : 0;
         left -= count;
     }
 }

@@ -43,7 +43,7 @@ struct WordsToStore {
 };
 
 // Copies arrays from the host to device memory, in words of four bytes, through kernel arguments, so that a captured
-// graph contains them. Each launch copies as much as fits into its arguments.
+// graph contains them. Each launch copies as much as fits into its arguments. Several arrays take one launch.
 class ArrayStores {
   public:
     explicit ArrayStores(cudaStream_t stream) : stream_(stream) {}
@@ -53,20 +53,18 @@ class ArrayStores {
         static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint32_t) == 0);
         add_bytes(source, count * sizeof(T), target);
     }
+    // Sets an array of counters to 0.
+    void add_zeros(std::size_t count, unsigned *target) { add_bytes(nullptr, count * sizeof *target, target); }
     // Launches the copies of what has been added since the last launch.
     void launch();
 
   private:
+    // `source` may be null: then the words are 0.
     void add_bytes(const void *source, std::size_t bytes, void *target);
 
     cudaStream_t const stream_;
     WordsToStore pending_{};
 };
-template <class T> void store_array(const T *source, std::size_t count, T *target, cudaStream_t stream) {
-    ArrayStores stores(stream);
-    stores.add(source, count, target);
-    stores.launch();
-}
 
 // One of several sequences in the rows of a call.
 struct RowSequence {

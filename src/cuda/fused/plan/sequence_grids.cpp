@@ -150,12 +150,12 @@ SequenceMemory book_sequences(Workspace &workspace, std::initializer_list<const 
     return {workspace.take<std::byte>(ledger.used()), workspace.take<RowSequence>(rows.size())};
 }
 
-void store_sequences(const PlannedGrid &planned, Workspace &memory, TileGrid &params, cudaStream_t stream) {
+void store_sequences(const PlannedGrid &planned, Workspace &memory, TileGrid &params, ArrayStores &stores) {
     if (planned.sequences.empty())
         return;
     const SequenceTables tables(planned, memory);
-    store_array(planned.sequence_grids.data(), planned.sequence_grids.size(), tables.sequence_grids, stream);
-    store_array(planned.sequences.data(), planned.sequences.size(), tables.sequences, stream);
+    stores.add(planned.sequence_grids.data(), planned.sequence_grids.size(), tables.sequence_grids);
+    stores.add(planned.sequences.data(), planned.sequences.size(), tables.sequences);
     params.sequence_grids = tables.sequence_grids;
     params.sequences = tables.sequences;
 }

@@ -7,8 +7,6 @@
 #include "cuda/fused/plan/grids.hpp"
 #include "cuda/results/results.hpp"
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -57,8 +55,8 @@ inline void set_sequences(const std::vector<RowSequence> &rows, const SequenceMe
     context.sequence_count = static_cast<std::int32_t>(rows.size());
 }
 
-// Copies a grid's sequence grids and sequences to the next place of `memory`, and sets their addresses in the kernel's
-// parameters.
-void store_sequences(const PlannedGrid &planned, Workspace &memory, TileGrid &params, cudaStream_t stream);
+// Copies a grid's sequence grids and sequences to the next place of `memory`, with the next launch of `stores`, and
+// sets their addresses in the kernel's parameters.
+void store_sequences(const PlannedGrid &planned, Workspace &memory, TileGrid &params, ArrayStores &stores);
 
 } // namespace annulus
