@@ -70,15 +70,7 @@ GradientOutputArguments gradient_outputs(const BackwardPlan &backward, KeyScope 
 
 // Writes the rows that the last launch of a side leaves out: those outside its window of rows.
 void write_unfinished(Side side, const BackwardPlan &backward, const CudaCall &call, const BackwardMemory &memory) {
-    const SequenceGrid &last = backward.side_grids(side).grids.back().tiles.sequence;
-    PartialRows rows{};
-    rows.window_start = last.row_start;
-    rows.window_end = last.row_start + last.row_count;
-    GridBranch &itself = rows.branches[rows.branch_count++]; // each row meets its own position alone
-    itself.length = FastDivmod(last.sequence_length);
-    itself.head_count = call.problem().heads;
-    itself.is_window = true;
-    itself.row_rule = ANNULUS_QUERY_EVERY;
+    const PartialRows rows = rows_outside(backward.side_grids(side).grids.back().tiles, call.problem().heads);
     Block block = call.whole();
     block.queries = window_of(call.problem(), side);
     const auto arguments = [&](const float *partial, const DeviceRows &target) {

@@ -858,8 +858,9 @@ BackwardPlan pairs_of(const Plan &plan, KeyScope scope, std::uint64_t limit) {
     return plan_backward(plan, scope, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
 }
 
-// If dS of one segment does not fit, there are as few passes over its queries as fit, each of 33 tiles of queries or
-// more, which are a quarter of 132. Under causality there is one pass.
+// If dS of one segment does not fit, there are passes over its queries, unless these would take longer than computing
+// dS twice. With 20,011 rows, one pass has room for one segment of 157 tiles, and two passes for three segments. Under
+// causality there is one pass.
 TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
     const auto passes_of = [](const Problem &problem, int mib) {
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
@@ -877,7 +878,7 @@ TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
                          .dim = 128,
                          .branches = {{.segment = 32771}},
                          .dtype = ANNULUS_BFLOAT16};
-    Problem causal = odd, grouped = odd, dilated = odd, shorter = odd, one = odd;
+    Problem causal = odd, grouped = odd, dilated = odd, shorter = odd;
     EXPECT_EQ(passes_of(odd, 0), 2);
     EXPECT_EQ(passes_of(odd, 2200), 1);
     EXPECT_EQ(passes_of(odd, 900), 3);
@@ -891,15 +892,29 @@ TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
     dilated.length = 68000;
     dilated.branches = {{.segment = 65541, .dilation = 2}};
     EXPECT_EQ(passes_of(dilated, 0), 2);
+    Problem uneven = odd;
+    uneven.length = 60033;
+    uneven.heads = 8;
+    uneven.branches = {{.segment = 20011}};
+    EXPECT_EQ(passes_of(uneven, 0), 2);
     shorter.length = 16411;
     shorter.branches = {{.segment = 0}};
     EXPECT_EQ(passes_of(shorter, 0), 1);
     EXPECT_EQ(passes_of(shorter, 360), 2);
     EXPECT_EQ(passes_of(shorter, 240), 0);
-    one.batch = one.heads = 1;
-    one.length = 24771;
-    one.branches = {{.segment = 0}};
-    EXPECT_EQ(passes_of(one, 480), 3);
+    // The problems of StoredDsInPasses, which run on GPUs.
+    Problem batch = {
+        .batch = 2, .length = 16411, .heads = 1, .dim = 72, .branches = {{.segment = 0}}, .dtype = ANNULUS_BFLOAT16};
+    EXPECT_EQ(passes_of(batch, 360), 2);
+    batch.batch = batch.kv_heads = 1;
+    batch.heads = 2;
+    EXPECT_EQ(passes_of(batch, 360), 2);
+    batch.heads = 1;
+    batch.length = 24771;
+    EXPECT_EQ(passes_of(batch, 480), 3);
+    batch.length = 38007;
+    batch.branches = {{.segment = 36022, .dilation = 2}};
+    EXPECT_EQ(passes_of(batch, 400), 4);
 }
 
 // A rank's own rows and the rows of other ranks, whose gradients of keys are partial results anyway.
@@ -1035,6 +1050,18 @@ TEST(RangeParts, FillTheGpuBesideAWindow) {
                 EXPECT_EQ(destinations.back(), Destination::finish_partial);
             }
         }
+}
+
+// The rows that a last launch leaves out are written from their partial results.
+TEST(RowsOutside, AreThoseOfNoRowBlock) {
+    for (const Window &own : {Window{0, 5}, Window{3, 98}, Window{100, 1}, Window{0, 101}}) {
+        TileGrid grid{};
+        set_windows(own, {0, 101}, 101, grid.sequence);
+        const PartialRows rows = rows_outside(grid, 3);
+        for (int head = 0; head < 3; ++head)
+            for (int position = 0; position < 101; ++position)
+                EXPECT_EQ(rows.has(head, position), position < own.start || position >= own.end()) << position;
+    }
 }
 
 // A step of decoding has a tile for each head. Fewer parts fit into a workspace limit; without parts it is the least.

@@ -312,6 +312,18 @@ PartialRows rows_with_more_ranges(const TileGrid &grid, GridResult what, int lar
     return rows;
 }
 
+PartialRows rows_outside(const TileGrid &grid, int heads) {
+    PartialRows rows{};
+    rows.window_start = grid.sequence.row_start;
+    rows.window_end = grid.sequence.row_start + grid.sequence.row_count;
+    GridBranch &itself = rows.branches[rows.branch_count++]; // a window in which each row meets its own position alone
+    itself.length = FastDivmod(grid.sequence.sequence_length);
+    itself.head_count = heads;
+    itself.is_window = true;
+    itself.row_rule = ANNULUS_QUERY_EVERY;
+    return rows;
+}
+
 std::int64_t curve_order_length(const BranchPlan &branch) {
     const std::int64_t last = branch.segment(branch.segment_count() - 1).range.length;
     return branch.segment_length() + (last < branch.segment_length() ? last : 0);

@@ -87,6 +87,8 @@ bool go_by_length(const TileGrid &tiles, int multiprocessors);
 // Returns the rows that may meet rows of the other side outside the grid's ranges, or whose row blocks may have such a
 // row. `largest_dilation`: of all branches of the call.
 PartialRows rows_with_more_ranges(const TileGrid &grid, GridResult what, int largest_dilation);
+// Returns the rows of all heads, from the first head on, that are outside a grid's window of rows.
+PartialRows rows_outside(const TileGrid &grid, int heads);
 // Returns the largest dilation of the grids' branches.
 int largest_dilation(std::span<const PlannedGrid> grids);
 
