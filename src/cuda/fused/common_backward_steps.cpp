@@ -74,7 +74,7 @@ void write_unfinished(Side side, const BackwardPlan &backward, const CudaCall &c
     Block block = call.whole();
     block.queries = window_of(call.problem(), side);
     const auto arguments = [&](const float *partial, const DeviceRows &target) {
-        return PartialRowsArguments{block, rows, call.head_dim(), partial, target};
+        return PartialRowsArguments{block, rows, call.head_dim(), partial, DeviceSummedRows(nullptr), target};
     };
     if (side == Side::queries)
         return write_partial_rows(call.problem().dtype, std::array{arguments(memory.partial.d_q, call.d_q)},

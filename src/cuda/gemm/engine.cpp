@@ -150,7 +150,8 @@ class GemmExecutable final : public Executable {
     void use_partial_results(GemmRun &run) const {
         const CudaCall &call = run.call;
         const Problem &problem = call.problem();
-        const auto &[state, o, gradients] = call.partial;
+        float2 *const state = call.partial.state;
+        const PartialGradients &gradients = call.partial.gradients;
         const bool first = scope_ == KeyScope::own_keys;
         const std::int64_t query_rows = problem.batch * problem.heads * problem.queries.length;
         const std::int64_t key_rows = problem.batch * problem.kv_heads * problem.key_rows();
@@ -167,7 +168,7 @@ class GemmExecutable final : public Executable {
         }
         for (WorkerMemory &worker : run.memory.workers) {
             worker.state = state;
-            worker.o = run.is_forward() ? o : gradients.d_q;
+            worker.o = run.is_forward() ? call.partial.o : gradients.d_q;
             worker.d_k = gradients.d_k;
             worker.d_v = gradients.d_v;
         }
