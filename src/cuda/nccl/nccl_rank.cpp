@@ -60,7 +60,6 @@ NcclRank::~NcclRank() {
         cudaStreamSynchronize(stream_.get()); // an aborted gather may be ending just now
     }
     works_.clear();
-    spare_.clear();
     host_.reset();
     memory_.reset();
     gathered_.reset();
@@ -284,12 +283,12 @@ void NcclRank::begin(const Batch &batch, Device &device, void *stream) {
         if (batch.empty())
             return batch.write_sends();
         // Work that is captured into a graph is not watched: events do not tell when the graph will run.
-        Works work;
+        std::optional<Work> work;
         if (!is_capturing(device, stream)) {
-            work = new_work();
-            check(cudaEventRecord(work.front().begun.get(), cuda_stream), "cudaEventRecord");
+            work.emplace();
+            check(cudaEventRecord(work->begun.get(), cuda_stream), "cudaEventRecord");
         }
-        if (!work.empty() && peer_copies_) {
+        if (work && peer_copies_) {
             peer_copies_->begin(batch, cuda_stream, rest_);
             if (failure_) // the watching thread may have released the streams before
                 peer_copies_->release();
@@ -299,9 +298,9 @@ void NcclRank::begin(const Batch &batch, Device &device, void *stream) {
             batch.write_sends();
             send_by_nccl(batch, cuda_stream);
         }
-        if (!work.empty()) {
-            check(cudaEventRecord(work.front().ended.get(), cuda_stream), "cudaEventRecord");
-            watch(std::move(work));
+        if (work) {
+            check(cudaEventRecord(work->ended.get(), cuda_stream), "cudaEventRecord");
+            watch(std::move(*work));
         }
     });
 }

@@ -24,7 +24,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <list>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -66,8 +66,6 @@ class NcclRank final : public Transport {
         Event begun = make_event(), ended = make_event();
         std::optional<Deadline> deadline;
     };
-    // A list whose elements go to other lists without being copied, and without an allocation.
-    using Works = std::list<Work>;
 
     // Runs a part of the public interface; a failure in it breaks the transport.
     template <class Part> void run(Part part);
@@ -103,10 +101,8 @@ class NcclRank final : public Transport {
     // Waits for a short time for messages between ranks of one host. Returns false if some may still be on their way.
     bool drain() noexcept;
 
-    // Returns a list of one work, whose events have not been recorded since they were last watched.
-    Works new_work();
     // Hands work over to the watching thread.
-    void watch(Works work);
+    void watch(Work work);
     // Throws once the deadline has passed. While this rank's GPU is working, the deadline begins anew.
     void check_in_time(Deadline &deadline);
     // True if the GPU has not completed all of this rank's work.
@@ -152,8 +148,7 @@ class NcclRank final : public Transport {
     std::condition_variable state_changed_;
     FirstFailure failure_; // kept while state_mutex_ is locked
     bool must_stop_ = false;
-    Works works_; // oldest first, the order in which NCCL runs them
-    Works spare_; // done; their events are used again
+    std::deque<Work> works_; // oldest first, the order in which NCCL runs them
 
     std::thread watcher_; // last: it uses the other members
 };

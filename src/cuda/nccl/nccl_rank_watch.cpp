@@ -26,22 +26,10 @@ bool has_ended(const Event &event) noexcept {
 
 } // namespace
 
-NcclRank::Works NcclRank::new_work() {
-    Works work;
+void NcclRank::watch(Work work) {
     {
         const std::lock_guard lock(state_mutex_);
-        if (!spare_.empty())
-            work.splice(work.end(), spare_, spare_.begin());
-    }
-    if (work.empty())
-        work.emplace_back();
-    return work;
-}
-
-void NcclRank::watch(Works work) {
-    {
-        const std::lock_guard lock(state_mutex_);
-        works_.splice(works_.end(), work);
+        works_.push_back(std::move(work));
     }
     state_changed_.notify_all();
 }
@@ -82,10 +70,8 @@ bool NcclRank::wait_for_work() {
 
 void NcclRank::look_after_work() {
     const std::lock_guard lock(state_mutex_);
-    while (!works_.empty() && is_done(works_.front().ended)) {
-        works_.front().deadline.reset();
-        spare_.splice(spare_.end(), works_, works_.begin());
-    }
+    while (!works_.empty() && is_done(works_.front().ended))
+        works_.pop_front();
     if (works_.empty())
         return;
     Work &work = works_.front();

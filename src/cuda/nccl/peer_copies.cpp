@@ -53,7 +53,8 @@ std::unique_ptr<PeerCopies> PeerCopies::make(int rank, int ranks, void *signals,
         return nullptr;
     bool can_wait = false;
     try {
-        copies->batch_operations_ = driver_function<decltype(cuStreamBatchMemOp)>("cuStreamBatchMemOp");
+        copies->wait_value_ = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32");
+        copies->write_value_ = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32");
         check(cudaHostRegister(signals, signal_bytes(ranks), cudaHostRegisterPortable | cudaHostRegisterMapped),
               "cudaHostRegister");
         can_wait = copies->is_registered_ = true;
@@ -149,29 +150,15 @@ void PeerCopies::close_outboxes() noexcept {
             cudaIpcCloseMemHandle(outbox);
 }
 
-void PeerCopies::await(const Signal &signal, std::uint32_t count) {
-    CUstreamBatchMemOpParams &operation = operations_.emplace_back();
-    operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-    operation.waitValue.address = reinterpret_cast<CUdeviceptr>(&signal.count);
-    operation.waitValue.value = count;
-    operation.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+void PeerCopies::await(const Signal &signal, std::uint32_t count, cudaStream_t stream) const {
+    check_driver(wait_value_(stream, reinterpret_cast<CUdeviceptr>(&signal.count), count, CU_STREAM_WAIT_VALUE_GEQ),
+                 "cuStreamWaitValue32");
 }
 
-void PeerCopies::write(const Signal &signal, std::uint32_t count) {
-    CUstreamBatchMemOpParams &operation = operations_.emplace_back();
-    operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    operation.writeValue.address = reinterpret_cast<CUdeviceptr>(&signal.count);
-    operation.writeValue.value = count;
-    operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
-}
-
-void PeerCopies::run_operations(cudaStream_t stream) {
-    constexpr std::size_t max_count = 255; // of a call
-    for (std::size_t first = 0; first < operations_.size(); first += max_count)
-        check_driver(batch_operations_(stream, static_cast<unsigned>(std::min(max_count, operations_.size() - first)),
-                                       operations_.data() + first, 0),
-                     "cuStreamBatchMemOp");
-    operations_.clear();
+void PeerCopies::write(const Signal &signal, std::uint32_t count, cudaStream_t stream) const {
+    check_driver(
+        write_value_(stream, reinterpret_cast<CUdeviceptr>(&signal.count), count, CU_STREAM_WRITE_VALUE_DEFAULT),
+        "cuStreamWriteValue32");
 }
 
 void PeerCopies::choose(const std::vector<Transfer> &transfers, bool are_sends, std::vector<Transfer> &rest) {
@@ -194,7 +181,7 @@ void PeerCopies::write_sends(const Batch &batch, cudaStream_t stream) {
     for (int i = 0; i < static_cast<int>(peers_.size()); ++i) {
         if (peers_[i].bytes == 0)
             continue;
-        await(signals(rank_, i).read, peers_[i].sent);
+        await(signals(rank_, i).read, peers_[i].sent, stream);
         std::size_t at = first_byte(rank_, i);
         for (Transfer &place : places_)
             if (place.peer == i) {
@@ -202,7 +189,6 @@ void PeerCopies::write_sends(const Batch &batch, cudaStream_t stream) {
                 at = add_message(at, place.bytes);
             }
     }
-    run_operations(stream);
     if (batch.write)
         return batch.write(places_);
     for (std::size_t i = 0; i < places_.size(); ++i)
@@ -217,15 +203,14 @@ void PeerCopies::begin(const Batch &batch, cudaStream_t stream, Batch &rest) {
     write_sends(batch, stream);
     for (int i = 0; i < static_cast<int>(peers_.size()); ++i)
         if (peers_[i].bytes > 0)
-            write(signals(rank_, i).written, ++peers_[i].sent);
+            write(signals(rank_, i).written, ++peers_[i].sent, stream);
     choose(batch.receives, false, rest.receives);
     for (int i = 0; i < static_cast<int>(peers_.size()); ++i) {
         Peer &peer = peers_[i];
         if (peer.bytes == 0)
             continue;
         const Signals &from_peer = signals(i, rank_);
-        await(from_peer.written, ++peer.received);
-        run_operations(stream);
+        await(from_peer.written, ++peer.received, stream);
         std::size_t at = first_byte(i, rank_);
         for (const Transfer &receive : batch.receives)
             if (receive.peer == i) {
@@ -233,10 +218,9 @@ void PeerCopies::begin(const Batch &batch, cudaStream_t stream, Batch &rest) {
                       "cudaMemcpyAsync");
                 at = add_message(at, receive.bytes);
             }
-        write(from_peer.read, peer.received);
-        write(from_peer.seen, peer.received);
+        write(from_peer.read, peer.received, stream);
+        write(from_peer.seen, peer.received, stream);
     }
-    run_operations(stream);
 }
 
 bool PeerCopies::has_outstanding(int peer) const {

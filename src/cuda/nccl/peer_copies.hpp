@@ -88,11 +88,8 @@ class PeerCopies {
     // Returns the offset of the messages from one rank to another in the sender's outbox.
     std::size_t first_byte(int from, int to) const;
 
-    // What streams do with signals. One call of the driver gives a stream several such operations, which run in order.
-    void await(const Signal &signal, std::uint32_t count);
-    void write(const Signal &signal, std::uint32_t count);
-    // Gives the stream the operations since the last call.
-    void run_operations(cudaStream_t stream);
+    void await(const Signal &signal, std::uint32_t count, cudaStream_t stream) const;
+    void write(const Signal &signal, std::uint32_t count, cudaStream_t stream) const;
     // Puts the `transfers` without room into `rest`.
     void choose(const std::vector<Transfer> &transfers, bool are_sends, std::vector<Transfer> &rest);
     // Lets a batch write its messages, into the outbox if there is room.
@@ -105,8 +102,8 @@ class PeerCopies {
     std::vector<Peer> peers_; // by rank
     Signals *const signals_;
     bool is_registered_ = false;
-    decltype(cuStreamBatchMemOp) *batch_operations_ = nullptr;
-    std::vector<CUstreamBatchMemOpParams> operations_; // that no stream has been given yet
+    decltype(cuStreamWaitValue32) *wait_value_ = nullptr;
+    decltype(cuStreamWriteValue32) *write_value_ = nullptr;
     DeviceBytes outbox_;
     std::vector<std::size_t> room_bytes_;   // bytes, by sender and receiver; the same on all ranks
     std::vector<std::size_t> wanted_bytes_; // the same, as asked for in reserve()
