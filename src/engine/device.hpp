@@ -16,8 +16,6 @@ class DeviceStreams {
 
     // Returns the stream on which messages are sent and received beside the call's own work.
     virtual void *comm_stream() = 0;
-    // Returns a stream for work that may run beside the call's own work.
-    virtual void *side_stream() = 0;
     // Records an event at the end of the work that `stream` has been given. Any thread may wait for the event until
     // 128 further events have been recorded.
     virtual void *record(void *stream) = 0;

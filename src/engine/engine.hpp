@@ -151,9 +151,6 @@ struct Engine {
     // True if backward has no softmax_state, and no partial results of a gradient whose tensor can hold its sums
     // (holds_sums()).
     bool sums_in_place = false;
-    // True if two executables may run at the same time, on two streams and with a workspace each. Then one of them uses
-    // the multiprocessors that the other one leaves idle at its end.
-    bool runs_side_by_side = false;
 };
 
 // Returns "unknown" if no engine has that number.

@@ -24,9 +24,6 @@ DistributedExecutable::DistributedExecutable(const RankPlan &plans, annulus_pass
     }
     if (!refusal_)
         refusal_ = shared_.prepare(left);
-    alone_runs_beside_ = !refusal_ && alone_ && shared_.has_rows() && engine.runs_side_by_side;
-    if (alone_runs_beside_ && limits.workspace_limit != 0)
-        alone_runs_beside_ = workspace_bytes() <= limits.workspace_limit;
 }
 
 const char *DistributedExecutable::tensor_refusal(const CallTensors &tensors) const {
@@ -38,23 +35,11 @@ std::int64_t DistributedExecutable::row_alignment() const {
     return std::max(alone_ ? alone_->row_alignment() : 1, shared_.row_alignment());
 }
 
-DistributedExecutable::Memory DistributedExecutable::book(Workspace &workspace) const {
-    const std::size_t alone_bytes = alone_ ? alone_->workspace_bytes() : 0, shared_bytes = shared_.workspace_bytes();
-    Memory memory{};
-    memory.shared = workspace.take<std::byte>(shared_.memory_bytes());
-    if (alone_runs_beside_) {
-        memory.shared_workspace = workspace.take<std::byte>(shared_bytes);
-        memory.alone_workspace = workspace.take<std::byte>(alone_bytes);
-    } else {
-        memory.shared_workspace = memory.alone_workspace =
-            workspace.take<std::byte>(std::max(alone_bytes, shared_bytes));
-    }
-    return memory;
-}
-
+// The memory of the shared sequences comes first, then the workspace that all executables of the engine share.
 std::size_t DistributedExecutable::workspace_bytes() const {
     Workspace ledger;
-    book(ledger);
+    ledger.skip(shared_.memory_bytes());
+    ledger.skip(std::max(alone_ ? alone_->workspace_bytes() : 0, shared_.workspace_bytes()));
     return ledger.used();
 }
 
@@ -66,10 +51,8 @@ void DistributedExecutable::reserve(void *stream) {
 void DistributedExecutable::run(const CallTensors &tensors, const PartialResults &, void *workspace, void *stream) {
     if (!plans_.covers_rows())
         engine_.clear(plans_.rows(), pass_, tensors, device_, limits_, stream);
-    Workspace ledger(workspace);
-    const Memory memory = book(ledger);
-    shared_.run(tensors, {alone_.get(), memory.alone_workspace, alone_runs_beside_}, memory.shared,
-                memory.shared_workspace, stream, *links_.transport, *links_.copier);
+    void *const rest = workspace ? static_cast<std::byte *>(workspace) + shared_.memory_bytes() : nullptr;
+    shared_.run(tensors, alone_.get(), workspace, rest, stream, *links_.transport, *links_.copier);
 }
 
 Preparation prepare_distributed(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device,

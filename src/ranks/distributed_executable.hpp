@@ -3,7 +3,6 @@
 // rank's shards of the sequences that several ranks share.
 #pragma once
 
-#include "core/workspace.hpp"
 #include "engine/engine.hpp"
 #include "ranks/message_copier.hpp"
 #include "ranks/rank_plan.hpp"
@@ -44,14 +43,6 @@ class DistributedExecutable final : public Executable {
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override;
 
   private:
-    struct Memory {
-        void *shared;           // what the shared sequences occupy during a call
-        void *shared_workspace; // what their executables use in turn
-        void *alone_workspace;  // the same memory, unless alone_ runs beside them
-    };
-
-    Memory book(Workspace &workspace) const;
-
     const RankPlan &plans_;
     const annulus_pass pass_;
     const Engine &engine_;
@@ -60,7 +51,6 @@ class DistributedExecutable final : public Executable {
     const RankLinks links_;
     SharedSequences shared_;
     std::unique_ptr<Executable> alone_; // over the sequences that the rank has alone; null if there are none
-    bool alone_runs_beside_ = false;    // beside the shared sequences, if the limit allows a workspace of its own
     const char *refusal_ = nullptr;
 };
 

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of a run. A GPU has two streams for it: the stream for messages (left) and the call's (right).
 //
-//     send and receive round 0             | own keys of shared sequences, sequences that the rank has alone
+//     send and receive round 0             | sequences that the rank has alone, own keys of shared sequences
 //     send and receive round 1             | keys of round 0
 //     return gradients of round 0, round 2 | keys of round 1
 //     …
-//
-// The sequences that the rank has alone may be on a third stream. Their kernels then fill the multiprocessors that the
-// kernels of the call's stream leave idle at their ends, and the other way round.
 //
 // Work that no other rank waits for comes last. In backward this is dQ for the last received keys of the last round. If
 // there is only one round, it is also dK and dV of the rank's own keys.
@@ -130,8 +127,7 @@ class SharedSequences::Rounds {
     Rounds(SharedSequences &sequences, const CallTensors &tensors, void *memory, void *workspace, void *stream,
            Transport &transport, MessageCopier &copier)
         : sequences_(sequences), transport_(transport), device_(sequences.device_),
-          streams_(sequences.device_.streams()), stream_(stream), comm_(streams_ ? streams_->comm_stream() : nullptr),
-          side_(streams_ ? streams_->side_stream() : nullptr) {
+          streams_(sequences.device_.streams()), stream_(stream), comm_(streams_ ? streams_->comm_stream() : nullptr) {
         auto *next = static_cast<std::byte *>(memory);
         for (Shard &shard : sequences.shards_) {
             sequences.view_shard(shard, tensors, shard.tensors);
@@ -142,40 +138,33 @@ class SharedSequences::Rounds {
         }
     }
 
-    // A run that fails half-way breaks the transport, which then gives up the messages that were begun. The call's
-    // stream still waits for the other streams, which use the call's memory.
+    // A run that fails half-way breaks the transport, which then gives up the messages that were begun.
     ~Rounds() {
-        const auto attempt = [](const auto &use) {
-            try {
-                use();
-            } catch (const Error &) { // the error that ended the run is the one to report
-            }
-        };
-        if (!is_done_) {
-            transport_.abort();
-            attempt([&] { transport_.finish({}, device_, comm_); });
-            attempt([&] { order(stream_, comm_); });
+        if (is_done_)
+            return;
+        transport_.abort();
+        try {
+            transport_.finish({}, device_, comm_);
+        } catch (const Error &) {
         }
-        if (is_beside_)
-            attempt([&] { order(stream_, side_); });
+        try {
+            order(stream_, comm_);
+        } catch (const Error &) { // the error that ended the run is the one to report
+        }
     }
     Rounds(const Rounds &) = delete;
     Rounds &operator=(const Rounds &) = delete;
 
-    // `alone` and its tensors are as in SharedSequences::run().
-    void run(const AloneRun &alone, const CallTensors &tensors) {
+    // `alone` and its arguments are as in SharedSequences::run().
+    void run(Executable *alone, const CallTensors &tensors, void *workspace) {
         const std::size_t rounds = sequences_.rows_.size();
         is_done_ = rounds == 0; // then no other rank waits for this one
         const bool returns = sequences_.pass_ == ANNULUS_PASS_BACKWARD;
         if (rounds > 0)
             start(0);
-        if (alone.runs_beside) {
-            order(side_, stream_);
-            is_beside_ = true;
-        }
+        if (alone)
+            alone->run(tensors, {}, workspace, stream_);
         for_each_run([](ShardRun &run) { run.attend_to_own_keys(); });
-        if (alone.executable)
-            alone.executable->run(tensors, {}, alone.workspace, alone.runs_beside ? side_ : stream_);
         if (rounds > 1) // returned gradients are added to its results before the last round
             run_rest_of_own_keys();
         for (std::size_t i = 0; i < rounds; ++i) {
@@ -202,9 +191,6 @@ class SharedSequences::Rounds {
         }
         is_done_ = true;
         for_each_run([](ShardRun &run) { run.write_outputs(); });
-        if (is_beside_)
-            order(stream_, side_);
-        is_beside_ = false;
     }
 
   private:
@@ -334,15 +320,14 @@ class SharedSequences::Rounds {
     Transport &transport_;
     Device &device_;
     DeviceStreams *const streams_;
-    void *const stream_, *const comm_, *const side_;
+    void *const stream_, *const comm_;
     std::optional<ShardRound> unfinished_; // the last shard that attended to received keys
     bool is_done_ = false;
-    bool is_beside_ = false; // the side stream has work that the call's stream has not waited for
 };
 
-void SharedSequences::run(const CallTensors &tensors, const AloneRun &alone, void *memory, void *workspace,
-                          void *stream, Transport &transport, MessageCopier &copier) {
-    Rounds(*this, tensors, memory, workspace, stream, transport, copier).run(alone, tensors);
+void SharedSequences::run(const CallTensors &tensors, Executable *alone, void *memory, void *workspace, void *stream,
+                          Transport &transport, MessageCopier &copier) {
+    Rounds(*this, tensors, memory, workspace, stream, transport, copier).run(alone, tensors, workspace);
 }
 
 } // namespace annulus

@@ -14,13 +14,6 @@
 
 namespace annulus {
 
-// The executable over the sequences that a rank has alone, while a call runs. It may be null.
-struct AloneRun {
-    Executable *executable;
-    void *workspace;
-    bool runs_beside; // it has a workspace of its own, and may run beside the shared sequences
-};
-
 // Prepared once. One thread uses it at a time.
 class SharedSequences {
   public:
@@ -40,12 +33,9 @@ class SharedSequences {
     // Returns for each rank the most bytes that a round sends to it, as add_message() counts them.
     const std::vector<std::size_t> &sent_bytes() const { return sent_bytes_; }
 
-    // True if the rank has rows of a shared sequence.
-    bool has_rows() const { return !shards_.empty(); }
-
-    // Runs `alone` as well, which attends to no other rank's keys, while the first messages travel. `tensors` have all
-    // of the rank's rows.
-    void run(const CallTensors &tensors, const AloneRun &alone, void *memory, void *workspace, void *stream,
+    // Runs `alone` as well, which attends to no other rank's keys, while the first messages travel; it may be null.
+    // `tensors` have all of the rank's rows.
+    void run(const CallTensors &tensors, Executable *alone, void *memory, void *workspace, void *stream,
              Transport &transport, MessageCopier &copier);
 
   private:

@@ -109,7 +109,6 @@ class EventDevice : public CpuDevice, public DeviceStreams {
 
     DeviceStreams *streams() override { return this; }
     void *comm_stream() override { return nullptr; }
-    void *side_stream() override { return nullptr; }
     void admit_peers() override {}
     bool is_capturing(void *) const override { return false; }
 
@@ -411,7 +410,6 @@ TEST(LocalTransportFailure, NothingIsReadAfterAnAbort) {
 class CapturingDevice : public CpuDevice, public DeviceStreams {
     DeviceStreams *streams() override { return this; }
     void *comm_stream() override { return nullptr; }
-    void *side_stream() override { return nullptr; }
     void *record(void *) override { return nullptr; }
     void wait(void *, void *) override {}
     void admit_peers() override {}

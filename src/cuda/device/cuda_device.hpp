@@ -35,7 +35,6 @@ class CudaDevice final : public Device, public DeviceStreams {
     DeviceStreams *streams() override { return this; }
 
     void *comm_stream() override { return resources_->comm.get(); }
-    void *side_stream() override { return stream(0); }
     void *record(void *stream) override;
     void wait(void *stream, void *event) override;
     void admit_peers() override;

@@ -104,7 +104,6 @@ const Engine fused_engine{
     .clear = clear_device_rows,
     .prepare_sequences = prepare_together<Sm90, fused_engine>,
     .summed_rows = summed_rows<Sm90>,
-    .runs_side_by_side = true,
 };
 #endif
 #ifdef ANNULUS_HAVE_MMA
@@ -116,7 +115,6 @@ const Engine mma_engine{
     .clear = clear_device_rows,
     .prepare_sequences = prepare_together<mma::Mma, mma_engine>,
     .summed_rows = summed_rows<mma::Mma>,
-    .runs_side_by_side = true,
 };
 #endif
 
