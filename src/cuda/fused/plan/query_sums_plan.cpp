@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdlib>
 
 namespace annulus {
 
@@ -46,13 +47,21 @@ QuerySums QuerySumsParts::layout(int launch_batches, int launch_heads, int launc
     result.block_floats = block_rows * head_dim;
     // Q, dO and the sums of dQ of a cell.
     const std::int64_t cell_bytes = std::int64_t{blocks} * block_rows * head_dim * (2 * 2 + 4);
-    const std::int64_t most = std::max<std::int64_t>(tuning::bytes_of_cells_at_once / cell_bytes, 1);
+    std::int64_t most = std::max<std::int64_t>(tuning::bytes_of_cells_at_once / cell_bytes, 1);
+    if (const char *at_most = getenv("CELLS"))
+        most = atoi(at_most);
     const auto groups = static_cast<int>(divide_up(result.cells, most));
     const auto at_once = static_cast<int>(divide_up(result.cells, groups));
     result.cells_at_once = FastDivmod(at_once);
     result.cells_of_last = FastDivmod(result.cells - (groups - 1) * at_once);
     result.tiles_of_group = FastDivmod(at_once * tiles);
     result.running_tiles = std::max(multiprocessors / at_once, 1);
+    result.wave = 0;
+    if (const char *ring = getenv("RING"))
+        if (atoi(ring)) {
+            const int waves = static_cast<int>(divide_up(tiles, result.running_tiles));
+            result.wave = static_cast<int>(divide_up(tiles, waves));
+        }
     return result;
 }
 

@@ -27,6 +27,7 @@ __device__ __forceinline__ bool find_summing_tile(const TileGrid &grid, const Qu
         rows_of_segment(grid.branches[0], branch, sequence.row_start, sequence.row_start + sequence.row_count);
     if (threadIdx.x % warp_threads == 0)
         summing = {place.cell, (keys.count - 1) / QuerySums::tile_rows - place.index,
+                   (keys.count - 1) / QuerySums::tile_rows + 1,
                    (sums.tiles - 1 - place.index) % sums.running_tiles == 0};
     __syncwarp();
     return true;

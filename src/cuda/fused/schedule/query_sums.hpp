@@ -40,6 +40,7 @@ struct QuerySums {
     int block_floats;                        // of the sum of a Q block
     FastDivmod cells_at_once, cells_of_last; // of a group of cells; the last group may have fewer
     FastDivmod tiles_of_group;               // of every group but the last
+    int wave;                                // tiles of a ring; 0: none
     int running_tiles;                       // how many tiles of a cell run at a time, about
     float *sums;                             // for each cell and Q block, in the order of fragments
     unsigned *added;                         // how many tiles have added to each of these sums; starts at 0
@@ -90,7 +91,20 @@ struct QuerySums {
 
 // What a tile tells the warps that send its parts of dQ.
 struct SummingTile {
-    int cell, later_tiles;
+    int cell, later_tiles, tiles;
+    // The step at which the tile begins, of n.
+    constexpr int first_step(int wave, int n) const {
+        if (wave == 0 || n == 0)
+            return 0;
+        const int w = wave < n ? wave : n;
+        return later_tiles % w * (n / w);
+    }
+    constexpr int ring_turn(int wave, int n, int step) const {
+        const int w = wave < n ? wave : n, k = n / w, before = later_tiles / w * w, i = later_tiles - before;
+        const int all = tiles - before < w ? tiles - before : w;
+        const int most = step / k < all - 1 ? step / k : all - 1;
+        return before + (i <= most ? most - i : most + 1 + all - 1 - i);
+    }
     bool may_be_first_to_run; // the tile before it in the order may have ended long ago
 };
 

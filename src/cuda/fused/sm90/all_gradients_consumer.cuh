@@ -27,7 +27,9 @@ template <class Traits> class AllGradientsConsumer {
             const OwnTile &tile = shared_.tiles[at.slot()];
             if (tile.ranges < 0)
                 break;
-            find_gradients(tile, PipelineState<Traits::row_block_slots>{at.count});
+            find_gradients(tile, PipelineState<Traits::row_block_slots>{at.count},
+                           shared_.summing_tiles[at.slot()].first_step(params_.query_sums.wave,
+                                                                      tile.ranges > 0 ? tile.range[0].blocks : 0));
             __syncwarp();
             if (thread_of_warpgroup() % warp_threads == 0)
                 shared_.tile_empty[at.slot()].arrive();
@@ -53,7 +55,7 @@ template <class Traits> class AllGradientsConsumer {
     };
 
     __device__ __forceinline__ void find_gradients(const OwnTile &tile,
-                                                   const PipelineState<Traits::row_block_slots> &slot) {
+                                                   const PipelineState<Traits::row_block_slots> &slot, int first_step) {
         const int own_slot =
             uniform(slot.slot()); // so that addresses of operands need not pass through vector registers
         const std::uint32_t k = shared_address(shared_.key_rows[own_slot].k),
@@ -80,14 +82,21 @@ template <class Traits> class AllGradientsConsumer {
         // A row block with fewer keys hides the keys that it lacks, so that they add nothing to dQ.
         const int full = uniform(row_block.rows == row_block_rows ? range.part[own_consumer()].full_blocks : 0);
         if (blocks > 0) {
-            process_block<true, true>(x, row_block, range, blocks - 1);
-            int at = blocks - 2;
+            int at = uniform(blocks - 1 - first_step), end = 0;
+            const int last = at + 1;
+            process_block<true, true>(x, row_block, range, at);
+            --at;
 #pragma unroll 1
-            for (; at >= full; --at)
-                process_block<true, false>(x, row_block, range, at);
+            for (int pass = 0; pass < 2; ++pass) {
 #pragma unroll 1
-            for (; at >= 0; --at)
-                process_block<false, false>(x, row_block, range, at);
+                for (; at >= max(full, end); --at)
+                    process_block<true, false>(x, row_block, range, at);
+#pragma unroll 1
+                for (; at >= end; --at)
+                    process_block<false, false>(x, row_block, range, at);
+                at = blocks - 1;
+                end = last;
+            }
             float d_q[Traits::d_q_columns / 2];
             start_d_q(x, d_q);
             wgmma_wait<0>();

@@ -110,13 +110,17 @@ __device__ __forceinline__ void copy_queries(const BackwardParams &params, AllGr
     const auto wait = [](const Mbarrier &barrier, unsigned parity) { barrier.wait(parity); };
     for_each_tile<Traits>(shared, wait, [&](const auto &tile, int blocks, const PipelineState<tile_slots> &at) {
         const auto &range = tile.range[0];
-        TileEndSignal<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], true);
+        TileEndSignal<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()],
+                                  params.query_sums.wave == 0);
         const std::int64_t statistics =
             (std::int64_t{tile.batch} * params.all_heads + tile.head) * params.statistic_rows + range.first -
             params.first_range_row;
-        int first = range.count - blocks * rows; // index of the block's first row in the range
+        const int first_step = shared.summing_tiles[at.slot()].first_step(params.query_sums.wave, blocks);
+        int first = range.count - (blocks - first_step) * rows; // index of the block's first row in the range
 #pragma unroll 1
-        for (; first < range.count; first += rows, ++stage.count) {
+        for (int step = 0; step < blocks; ++step, first += rows, ++stage.count) {
+            if (first >= range.count)
+                first -= blocks * rows;
             end.next_block();
             const int slot = stage.slot();
             const auto copy = [&](const CUtensorMap &map, std::uint8_t *target, const float *statistic,
@@ -143,6 +147,8 @@ __device__ __forceinline__ void copy_queries(const BackwardParams &params, AllGr
             copy(params.range_q_or_k[range.map], shared.query_rows[slot].q, params.lse_log2, shared.lse_log2[slot],
                  shared.q_empty[slot], shared.q_full[slot]);
         }
+        if (params.query_sums.wave != 0 && thread_of_block() % warp_threads == 0)
+            shared.tile_ending[at.slot()].arrive();
     });
 }
 
@@ -215,10 +221,10 @@ template <class Traits> class QuerySumSender {
 
     __device__ __forceinline__ void send(const OwnTile &tile, const SummingTile &summing, int blocks,
                                          unsigned blocks_before) const {
-        // The tile's step i has block blocks - 1 - i.
         const int first = static_cast<int>((blocks_before + static_cast<unsigned>(buffer_)) % d_q_buffers);
+        const int wave = params_.query_sums.wave, first_step = summing.first_step(wave, blocks);
         const std::int64_t first_block = params_.query_sums.block(summing.cell, blocks - 1);
-        const bool prefetches = summing.may_be_first_to_run && summing.later_tiles > 0;
+        const bool prefetches = wave == 0 && summing.may_be_first_to_run && summing.later_tiles > 0;
         if (prefetches)
 #pragma unroll 1
             for (int i = first; i < min(prefetched_blocks, blocks); i += d_q_buffers)
@@ -228,8 +234,11 @@ template <class Traits> class QuerySumSender {
             if (prefetches && i + prefetched_blocks < blocks)
                 prefetch(first_block - i - prefetched_blocks);
             const PipelineState<d_q_buffers> place{blocks_before + static_cast<unsigned>(i)};
+            const int at = first_step + i, step = at < blocks ? at : at - blocks;
+            const int turn = wave ? summing.ring_turn(wave, blocks, step)
+                                  : turn_of(params_, tile, summing, Traits::range_block_rows, blocks - 1 - step);
             shared_.d_q_full[buffer_].wait(place.parity_to_empty());
-            add(first_block - i, turn_of(params_, tile, summing, Traits::range_block_rows, blocks - 1 - i));
+            add(first_block - step, turn);
         }
     }
 
