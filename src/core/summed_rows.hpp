@@ -30,8 +30,8 @@ struct SummedBand {
     std::int64_t residue(std::int32_t head) const {
         return stride == 1 ? 0 : first_phase + (head - first_head) / heads_of_phase % stride;
     }
-    // Returns how many times `stride` positions the segments before a position have, and its segment up to there. A
-    // head's rows differ in this number.
+    // Returns the number of a position's step. Each segment is cut into steps of `stride` positions, and steps count
+    // from the first segment on. A step has at most one row of a head.
     std::int64_t step(std::int64_t position) const {
         return position / segment_length * divide_up(segment_length, stride) + position % segment_length / stride;
     }

@@ -35,7 +35,7 @@ struct MessageTable {
 
 // Rows of a [batch, …, D] tensor: position m of kv head g and batch entry b begins at element
 // b * batch + g * head + (m - start) / stride * row. With `summed`, the last term is the number of the summed row times
-// row.
+// row, and every row that is moved must have one.
 struct RowView {
     void *data = nullptr;
     std::int64_t batch = 0, head = 0, row = 0;

@@ -136,7 +136,8 @@ std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBr
 }
 
 // The bytes of K and V in slots that one more message is worth. A GPU clears, fills and reads such slots, and those of
-// their gradients, in about the time of the message's launches. It is an estimate that was not measured.
+// their gradients, in about the time of the message's launches. It is an estimate that was not measured, and CPUs use
+// it, too.
 constexpr std::int64_t bytes_per_message = std::int64_t{32} << 20;
 
 // Returns how many slots are worth one more message.
@@ -167,7 +168,7 @@ Window span_of(const Window &a, const Window &b) {
 // out.
 bool add_bands(const Plan &plan, std::span<const Window> pieces, const Window &queries, Steps &steps,
                std::vector<Band> &bands) {
-    const std::int64_t most_lost_slots = slots_per_message(plan.problem());
+    const std::int64_t max_lost_slot_count = slots_per_message(plan.problem());
     Window keys = pieces.front();
     std::optional<Band> band = make_band(plan, keys, queries, steps);
     const auto add = [&] {
@@ -180,7 +181,7 @@ bool add_bands(const Plan &plan, std::span<const Window> pieces, const Window &q
                             own = make_band(plan, piece, queries, steps);
         if (!band || !joint || !own)
             return false;
-        if (joint->outline.slots() <= band->outline.slots() + own->outline.slots() + most_lost_slots) {
+        if (joint->outline.slots() <= band->outline.slots() + own->outline.slots() + max_lost_slot_count) {
             keys = joint_keys;
             band = std::move(joint);
         } else {

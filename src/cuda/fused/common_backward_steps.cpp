@@ -69,7 +69,7 @@ GradientOutputArguments gradient_outputs(const BackwardPlan &backward, KeyScope 
 }
 
 // Writes the rows that the last launch of a side leaves out: those outside its window of rows.
-void write_unfinished(Side side, const BackwardPlan &backward, const CudaCall &call, const BackwardMemory &memory) {
+void write_rows_outside(Side side, const BackwardPlan &backward, const CudaCall &call, const BackwardMemory &memory) {
     const PartialRows rows = rows_outside(backward.side_grids(side).grids.back().tiles, call.problem().heads);
     Block block = call.whole();
     block.queries = window_of(call.problem(), side);
@@ -124,8 +124,8 @@ void run_common_step(const BackwardStep &step, const BackwardPlan &backward, Key
             written.partial.d_k = written.partial.d_v = nullptr;
         return write_gradients(problem.dtype, written, call.stream);
     }
-    case BackwardAction::write_unfinished:
-        return write_unfinished(step.side, backward, call, memory);
+    case BackwardAction::write_rows_outside:
+        return write_rows_outside(step.side, backward, call, memory);
     case BackwardAction::recompute_gradients:
         return recompute_gradients(problem.dtype, outputs(), is_query_side, !is_query_side, call.stream);
     case BackwardAction::recompute_partial:

@@ -15,7 +15,8 @@ namespace {
 struct Parts {
     int count, columns;
     bool adds;
-    std::int64_t rows, all_rows; // rows of a part: of all batch entries and heads; rows of a head
+    std::int64_t rows;     // of a part: of all batch entries and heads
+    std::int64_t all_rows; // of a head, if all rows have partial results
     DeviceSummedRows summed;
 };
 

@@ -71,8 +71,8 @@ struct DeviceSummedRows {
         }
         return -1;
     }
-    // Returns the only position that may have row `number` of a head, or -1 if there is none. row() says whether it
-    // has.
+    // Returns the only position that may have row `number` of a head, or -1 if there is none. row() tells whether the
+    // position has that row.
     constexpr int position(int head, int number) const {
         for (int i = 0; i < band_count; ++i) {
             const Band &band = bands[i];

@@ -495,7 +495,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         case BackwardAction::write_gradients:
             writes = true;
             break;
-        case BackwardAction::write_unfinished:
+        case BackwardAction::write_rows_outside:
             EXPECT_TRUE(checker.are_set() && checker.has_finished());
             EXPECT_FALSE(backward.side_grids(step.side).grids.back().is_complete);
             EXPECT_TRUE(backward.side_grids(step.side).grids.back().fills_rows);

@@ -93,7 +93,7 @@ template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search
                 EXPECT_EQ(
                     std::tuple(range.first, range.stride, range.count, range.blocks, range.map, range.hides_first),
                     std::tuple(same.first, same.stride, same.count, same.blocks, same.map, same.hides_first));
-                const RangePart &part = range.part[u], &same_part = same.part[u];
+                const SeenBlocks &part = range.part[u], &same_part = same.part[u];
                 EXPECT_EQ(std::tuple(part.blocks, part.full_blocks),
                           std::tuple(same_part.blocks, same_part.full_blocks));
                 if (part.blocks > 0) {

@@ -74,7 +74,7 @@ __device__ __forceinline__ void hide(float (&s)[range_block_rows / 2], const Mas
 // Loads log2 of the multiplicities of the thread's two columns of every eight, in a row block's range. `column` is the
 // first of the two columns.
 template <class Log2>
-__device__ __forceinline__ void load_weights(const RangePart &own, int column, float (&weight)[2],
+__device__ __forceinline__ void load_weights(const SeenBlocks &own, int column, float (&weight)[2],
                                              const Log2 &log2_of) {
     const int two = own.multiplicities[column / 2];
     weight[0] = log2_of(static_cast<float>(two % 16));

@@ -91,7 +91,7 @@ template <class Traits> class BackwardWarp {
             const bool is_empty = at.is_over(tile);
             const int stage = stage_;
             const OwnRange &range = tile.range[at.range];
-            const RangePart &own = range.part[own_row_block()];
+            const SeenBlocks &own = range.part[own_row_block()];
             const int block = at.block;
             if constexpr (stages > 1)
                 copy_next(tile, next, at);
@@ -173,7 +173,7 @@ template <class Traits> class BackwardWarp {
 
     template <bool hides>
     __device__ __forceinline__ void process_block(Registers &x, const OwnTile &tile, const OwnRange &range,
-                                                  const RangePart &own, int block, int stage) const {
+                                                  const SeenBlocks &own, int block, int stage) const {
         const std::uint32_t q_or_k = shared_address(shared_.range_rows[stage].q_or_k),
                             v_or_d_o = shared_address(shared_.range_rows[stage].v_or_d_o);
         const int own_rows = own_row_block() * Traits::row_block_bytes, first = first_row_of_warp<strips>();

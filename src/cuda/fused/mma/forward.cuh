@@ -80,7 +80,7 @@ template <class Traits> class ForwardWarp {
             const bool is_empty = at.is_over(tile);
             const auto &[k, v] = shared_.blocks[stage_];
             const Range<Traits::row_blocks> &range = tile.range[at.range];
-            const RangePart &own = range.part[own_row_block()];
+            const SeenBlocks &own = range.part[own_row_block()];
             const int block = at.block;
             const bool meets = !is_empty && own.meets(range.hides_first, block);
             if constexpr (stages > 1)
@@ -152,7 +152,7 @@ template <class Traits> class ForwardWarp {
     // Computes the softmax of S, and O += P V.
     template <bool hides>
     __device__ __forceinline__ void process_block(Registers &x, const OwnTile &tile,
-                                                  const Range<Traits::row_blocks> &range, const RangePart &own,
+                                                  const Range<Traits::row_blocks> &range, const SeenBlocks &own,
                                                   int block, std::uint32_t v) const {
         Operand<Element, range_block_rows / 2> p[strips];
         float weight[2];

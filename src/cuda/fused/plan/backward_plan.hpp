@@ -38,7 +38,7 @@ enum class BackwardAction {
     find_gradients,      // runs the launch
     add_range_parts,     // adds up the range parts of a side's launch before
     write_gradients,     // writes the caller's tensors from the call's own partial results
-    write_unfinished,    // the same for the rows of a side that the last launch has not finished
+    write_rows_outside,  // the same for the rows of a side that the last grid leaves out
     recompute_gradients, // recomputes rows that met NaN or infinity, in a side's rows of the caller's tensors
     recompute_partial,   // the same in a side's partial results
 };

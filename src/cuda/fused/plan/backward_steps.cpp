@@ -251,7 +251,8 @@ class StepWriter {
     void write_end(const std::vector<Side> &sides) {
         const bool recomputes = plan_.hides_keys() && !has_other_keys(scope_);
         // Rows to which other results are added later cannot be repaired in the caller's tensors. So they are repaired
-        // in the partial results. Rows that have no partial results are recomputed there, too, but not used.
+        // in the partial results. Finished rows that have partial results are
+        // recomputed there, too, but not used.
         const bool in_partial = scope_ == KeyScope::own_keys || !problem_.gradients.are_plain();
         for (const Side side : sides)
             if (recomputes && in_partial)
@@ -261,7 +262,7 @@ class StepWriter {
         for (const Side side : sides)
             if (const SideGrids &own = result_.side_grids(side);
                 !own.destinations.empty() && !own.grids.back().is_complete)
-                add({BackwardAction::write_unfinished, side});
+                add({BackwardAction::write_rows_outside, side});
         for (const Side side : sides)
             if (recomputes && !(in_partial && is_all_partial(result_.side_grids(side))))
                 add({BackwardAction::recompute_gradients, side});

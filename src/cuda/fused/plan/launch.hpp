@@ -72,10 +72,11 @@ void set_rows_left_partial(GridResult what, std::vector<PlannedGrid> &grids);
 bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape,
                    std::int64_t rows);
 
-// Puts a grid that fills the most rows last. Its launch then adds the partial results of the other grids to its own
-// results, and writes its rows to the caller's tensors. That saves a pass over partial results of all rows. Returns the
-// destinations of the grids' launches. Returns none, and changes nothing, if the other grids do not set the partial
-// results of each of the `rows` of a head.
+// Puts the grid last that fills the most rows and has no range parts. Its launch then adds the partial results of the
+// other grids to its own results, and writes its rows to the caller's tensors. That saves a pass over partial results
+// of all rows. Returns the destinations of the grids' launches. Returns none, and changes nothing, if a grid has a
+// curve or several sequences, if no grid can come last, or if the other grids do not set the partial results of each of
+// the `rows` of a head.
 std::optional<std::vector<Destination>> finish_with_last(const Window &rows, std::vector<PlannedGrid> &grids);
 
 // Returns where the next launch puts its results. `sets`: it is the first launch to write partial results, and sets

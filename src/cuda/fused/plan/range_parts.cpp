@@ -12,9 +12,9 @@ namespace annulus {
 namespace {
 
 // The range rows that the tiles of a grid may meet.
-class Reach {
+class MetRanges {
   public:
-    Reach(const TileGrid &grid, const KernelShape &shape) : grid_(grid), shape_(shape) {
+    MetRanges(const TileGrid &grid, const KernelShape &shape) : grid_(grid), shape_(shape) {
         const SequenceGrid &sequence = grid.sequence;
         const Window ranges{sequence.range_start, sequence.range_count};
         std::int64_t start = ranges.end(), end = ranges.start;
@@ -99,15 +99,15 @@ bool divide_ranges(const Problem &problem, GridResult what, const KernelShape &s
         if (!may_divide(planned, problem, what, shape))
             continue;
         const std::int64_t max_parts = ctas / static_cast<std::int64_t>(grid.tiles);
-        const Reach reach(grid, shape);
-        const Window &positions = reach.positions();
+        const MetRanges ranges(grid, shape);
+        const Window &positions = ranges.positions();
         if (max_parts < 2 || positions.length == 0)
             continue;
         const std::int64_t least = static_cast<std::int64_t>(tuning::tile_rows) * grid.branches[0].range_dilation.value;
         const std::int64_t length =
             divide_up(std::max(least, divide_up(positions.length, max_parts)), shape.range_block_rows) *
             shape.range_block_rows;
-        if (static_cast<double>(reach.met_rows(positions.length) - reach.met_rows(length)) < tuning::launch_rows)
+        if (static_cast<double>(ranges.met_rows(positions.length) - ranges.met_rows(length)) < tuning::launch_rows)
             continue;
         cut_ranges(positions, length, planned);
         has_any = true;

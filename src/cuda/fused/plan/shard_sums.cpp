@@ -42,7 +42,8 @@ void add_bands(const PartialRows &left, const Window &shard, std::vector<SummedB
     }
 }
 
-// Returns the rows of a side with these grids. The last grid finishes rows, the other grids leave all of their rows.
+// Returns the rows of a side with these grids, of which there is at least one. The last grid finishes rows, the other
+// grids leave all of their rows.
 std::optional<SummedRows> rows_of(const std::vector<PlannedGrid> &grids, const Window &shard) {
     std::vector<SummedBand> bands;
     for (const PlannedGrid &planned : std::span(grids).first(grids.size() - 1))

@@ -10,8 +10,8 @@
 
 namespace annulus {
 
-// Return the rows for the launches over a shard's own keys. A side whose launches do not finish rows has partial
-// results of all rows. So has a side if few rows would save nothing.
+// Return the rows for the launches over a shard's own keys. A side has partial results of all rows if its launches do
+// not finish rows, or if fewer rows would save nothing.
 ShardSums summed_rows(const Plan &shard, const ForwardPlan &own_keys);
 ShardSums summed_rows(const Plan &shard, const BackwardPlan &own_keys);
 

@@ -236,15 +236,17 @@ std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsPa
     const TimesOfPairs times(problem, keys, shapes, multiprocessors);
     double least_time = times.computing_twice(cells, queries);
     std::optional<StoredDsParts> best;
-    for (int passes = 1; passes <= queries; ++passes) {
+    for (int part = queries; part > 0; --part) {
+        const auto passes = static_cast<int>(divide_up(queries, part));
+        part = static_cast<int>(divide_up(queries, passes)); // passes of equal size
         StoredDsParts parts = cell;
         StoredDs &layout = parts.layout;
-        layout.queries = static_cast<int>(divide_up(queries, passes));
+        layout.queries = part;
         layout.turns.passes = passes;
         layout.ends_partial = passes > 1 && !sums_keys;
         const std::size_t sum_bytes = layout.ends_partial ? sum_bytes_of_head(problem, cell) : 0;
         const auto room = static_cast<std::int64_t>(bytes / (parts.cell_bytes() + sum_bytes));
-        if (room == 0 || divide_up(queries, layout.queries) < passes) // the last passes would have no queries
+        if (room == 0)
             continue;
         divide_cells(problem, room, parts);
         parts.key_rows = std::min(parts.segments * cell.key_rows, problem.key_rows());

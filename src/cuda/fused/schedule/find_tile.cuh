@@ -211,7 +211,7 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
             range.count = range_members.count;
             take_part<rows_are_keys>(range, first_rows, first_rows > 0 && i + 1 == parts);
         }
-        RangePart part{};
+        SeenBlocks part{};
         if (row_block.rows > 0) {
             find_blocks<rows_are_keys, range_block_rows>(grid, range, row_block, quotient, part.blocks,
                                                          part.full_blocks);

@@ -37,7 +37,7 @@ template <class Rows> __device__ __forceinline__ bool has_row(const Rows &row_bl
 
 // What a row block sees of a range: its first `blocks` blocks. The first `full_blocks` of them need no mask: no row of
 // the range is hidden from any row of the row block or, if the range hides its first rows, all are.
-struct RangePart {
+struct SeenBlocks {
     int blocks, full_blocks;
     // True if some row of the row block sees some row of this block. `hides_first` is that of the range.
     __device__ __forceinline__ bool meets(bool hides_first, int block) const {
@@ -59,7 +59,7 @@ template <int row_blocks> struct alignas(8) Range { // two numbers at a time are
     int before, after; // how far before and after a row it sees the range; set if the grid is bounded
     std::int8_t map;   // the tensor map of its rows
     bool hides_first;
-    RangePart part[row_blocks];
+    SeenBlocks part[row_blocks];
 
     // The coordinates of the first row in the tensor map. They are not stored, since shared memory is short.
     struct PlaceInMap {

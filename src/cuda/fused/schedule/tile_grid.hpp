@@ -65,8 +65,8 @@ struct GridBranch {
     }
 };
 
-// The rows that have partial results. Such a row takes part in one of these branches, and what it can meet there is not
-// inside the window: its segment, or its sliding window.
+// Rows by what they may meet. Such a row takes part in one of these branches, and what it can meet there is not inside
+// the window: its segment, or its sliding window.
 struct PartialRows {
     GridBranch branches[max_branches]; // before and after of a sliding window may be larger than its own
     int branch_count;

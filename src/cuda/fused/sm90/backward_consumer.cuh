@@ -118,7 +118,7 @@ template <class Traits> class BackwardConsumer {
         const int ranges = uniform(tile.ranges);
         for (int i = 0; i < ranges; ++i) {
             const OwnRange &range = tile.range[i];
-            const RangePart &own = range.part[own_row_block()];
+            const SeenBlocks &own = range.part[own_row_block()];
             const int full = uniform(own.full_blocks), blocks = uniform(own.blocks), all_blocks = uniform(range.blocks);
             if constexpr (Traits::overlaps)
                 process_range_overlapped(x, row_block, range, full, blocks, all_blocks);

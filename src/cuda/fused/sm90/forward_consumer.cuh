@@ -73,7 +73,7 @@ template <class Traits> class ForwardConsumer {
         ended_at_ = stage_.count;
         for (int i = 0; i < tile.ranges; ++i) {
             const OwnRange &range = tile.range[i];
-            const RangePart &own = range.part[row_block_];
+            const SeenBlocks &own = range.part[row_block_];
             const int blocks = own.blocks, full = own.full_blocks;
             skip(x, range.blocks - blocks);
             if (blocks == 0)
@@ -174,7 +174,7 @@ template <class Traits> class ForwardConsumer {
     // Finds P by the maxima as they are, which seldom have to move. If they have to, S is gone, so each warp computes
     // its own rows of S once more. A search for maxima in each block would be a fifth of its instructions. If blocks
     // overlap, P is packed before the maxima are checked.
-    __device__ __forceinline__ void find_probabilities(Registers &x, const RangePart &own) {
+    __device__ __forceinline__ void find_probabilities(Registers &x, const SeenBlocks &own) {
         const float c = params_.scale_log2;
         float sum[2] = {0, 0};
         x.softmax.template find_probabilities<false>(x.s, c, x.weight, sum);
@@ -249,7 +249,7 @@ template <class Traits> class ForwardConsumer {
 
     // Loads log2 of the multiplicities. It does not use log2_fast: the kernel that reads multiplicities for each block
     // was not timed with it (doc/notes/forward.md).
-    __device__ __forceinline__ static void load_weights(Registers &x, const RangePart &own) {
+    __device__ __forceinline__ static void load_weights(Registers &x, const SeenBlocks &own) {
         annulus::load_weights(own, FragmentThread<>().column(), x.weight, [](float count) { return __log2f(count); });
     }
 
