@@ -28,7 +28,7 @@ struct PassTime {
     double kernels = 0;  // over all keys
     double own_keys = 0; // the part over the rank's own keys, while messages travel
     double messages = 0;
-    double launches = 0; // one for each set of messages that a shard computes with at once
+    double launches = 0; // over own and received keys apart, one for each set of messages with which a shard computes
     double agreement = 0;
 
     double exposed() const { return std::max(0.0, messages - own_keys); }
@@ -152,6 +152,8 @@ std::optional<PassTime> time_of(const Setting &setting, annulus_pass pass, const
     time.agreement = setting.links.agreement_seconds;
     const auto messages = static_cast<double>(estimate.received_messages);
     time.launches = messages * (is_backward(pass) ? tuning::message_seconds.backward : tuning::message_seconds.forward);
+    if (estimate.received_bytes > 0)
+        time.launches += tuning::share_of_launches * time.kernels;
     const auto bytes = static_cast<double>(std::max(estimate.sent_bytes, estimate.received_bytes));
     if (bytes > 0) {
         // A ring exchanges with one shard after the other, at once for all shards of a rank and all sequences.

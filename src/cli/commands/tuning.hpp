@@ -60,6 +60,10 @@ inline constexpr Passes bound_pairs = {128, 160};
 // Time of the launches for one message of rows, however few rows it has. H100, `annulus bench --device cuda --ranks 2`,
 // LongNet 2048:1 to 524288:256: the launches over the other GPU's keys and the unfinished rows (doc/notes/ranks.md).
 inline constexpr Passes message_seconds = {85e-6, 220e-6};
+// What a rank that receives rows takes beyond the kernels' time, as a share of it: launches end with idle
+// multiprocessors, and rows pass through partial results. A fit to 22 problems on two H100s and two H200s
+// (doc/many_gpus.md).
+inline constexpr double share_of_launches = 0.06;
 
 // ---- Links that nobody measured (links.hpp)
 
