@@ -213,11 +213,14 @@ void divide_cells(const Problem &problem, std::int64_t room, StoredDsParts &part
     parts.layout.cells = parts.segments * parts.heads * parts.batches;
 }
 
-// Plans launches of two kernels, one of which stores dS, while the other one multiplies it. Each pair of launches
-// handles as many cells as fit into memory, with the queries of one of several passes. The number of passes is the one
-// that takes the least time: with fewer passes fewer cells fit, whose tiles may leave multiprocessors without work.
-// Returns none if computing dS twice takes less time. Under causality, the first queries' tiles of keys would be too
-// few, so there is one pass.
+// Plans pairs of launches, of which the first stores dS and the second multiplies it:
+//
+// - A pair has as many cells as fit into memory, with the queries of one pass.
+// - The number of passes is the one that takes the least time. With fewer passes fewer cells fit, and their tiles may
+//   leave multiprocessors without work.
+// - Under causality there is one pass, since the first queries would have too few tiles of keys.
+//
+// Returns none if computing dS twice takes less time.
 std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsParts &cell, bool sums_keys,
                                         const BackwardShapes &shapes, int multiprocessors, std::size_t bytes) {
     const int queries = cell.layout.queries, keys = cell.layout.keys;
