@@ -169,7 +169,7 @@ class HalvesTest(unittest.TestCase):
 
     def test_cuda_enabled_with_an_old_compiler(self):
         self.toolkit(version="11.8")
-        self.assert_refused("cuda", "nvcc is of CUDA 11.8.48; it must be 12.0 or newer")
+        self.assert_refused("cuda", "nvcc is of CUDA 11.8.48; it must be 12.1 or newer")
 
     def test_program_enabled(self):
         self.package("CLI11", "")
