@@ -15,7 +15,7 @@ losses of all steps, of training, validation and test.
 
 Needs PyTorch 2.0 or newer and what Prov-GigaPath's script imports: einops, fairscale, h5py, huggingface_hub, numpy,
 pandas, scikit-learn, tensorboard, timm and wandb, and yaml. It needs neither flash-attn nor xformers. In Prov-GigaPath's
-environment (Python 3.9, PyTorch 2.0, CUDA 11.8) NumPy must be older than 2; annulus is built with CUDA 12.0 or newer.
+environment (Python 3.9, PyTorch 2.0, CUDA 11.8) NumPy must be older than 2; annulus is built with CUDA 12.1 or newer.
 """
 
 import argparse
