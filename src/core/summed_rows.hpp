@@ -3,7 +3,7 @@
 // the own keys in one launch, and need no memory for sums.
 //
 // Such a row is in a segment that a border of the shard cuts, or in a branch that has a launch of its own. So each
-// branch has them in a few bands: intervals of positions. In each segment of a band, a head has the rows of one class,
+// branch has them in a few intervals of positions. In each segment of an interval, a head has the rows of one class,
 // or all of them.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace annulus {
 
-struct SummedBand {
+struct SummedInterval {
     Window rows;
     std::int64_t segment_length;
     std::int64_t stride; // between the rows of a head; 1: a head has all rows
@@ -35,7 +35,7 @@ struct SummedBand {
     std::int64_t step(std::int64_t position) const {
         return position / segment_length * divide_up(segment_length, stride) + position % segment_length / stride;
     }
-    // Returns the number of a row, which the band must have.
+    // Returns the number of a row, which the interval must have.
     std::int64_t row(std::int64_t position) const { return first_row + step(position) - step(rows.start); }
     std::int64_t end_row() const { return row(rows.end() - 1) + 1; }
     bool has(std::int32_t head, std::int64_t position) const {
@@ -48,48 +48,50 @@ class SummedRows {
   public:
     // The queries of a shard that may have keys in other shards. `shard` has the shard's rows as queries and keys.
     explicit SummedRows(const Plan &shard);
-    // The rows of these bands, in which first_row does not matter.
-    explicit SummedRows(std::vector<SummedBand> bands);
+    // The rows of these intervals, in which first_row does not matter.
+    explicit SummedRows(std::vector<SummedInterval> intervals);
 
     // Returns how many sums a head has room for. It may be more than the head has such rows.
     std::int64_t count() const { return count_; }
 
-    // Returns the bands, those of the smallest stride first. A row belongs to the first band that has it.
-    std::span<const SummedBand> bands() const { return bands_; }
+    // Returns the intervals, those of the smallest stride first. A row belongs to the first interval that has it.
+    std::span<const SummedInterval> intervals() const { return intervals_; }
 
     // Returns the number of a head's row, or -1 if the head has no such row at the position.
     std::int64_t row(std::int32_t head, std::int64_t position) const {
-        const auto band = std::ranges::find_if(bands_, [&](const SummedBand &b) { return b.has(head, position); });
-        return band == bands_.end() ? -1 : band->row(position);
+        const auto interval =
+            std::ranges::find_if(intervals_, [&](const SummedInterval &b) { return b.has(head, position); });
+        return interval == intervals_.end() ? -1 : interval->row(position);
     }
 
     // Calls use(position, row) for the rows of a head in a window. `row` is from 0 to count() - 1, and no two rows of a
     // head have the same.
     template <class Use> void for_each(std::int32_t head, const Window &window, Use use) const {
-        for (std::size_t i = 0; i < bands_.size(); ++i) {
-            const SummedBand &band = bands_[i];
-            const Window part = intersect(window, band.rows);
-            if (!band.serves(head))
+        for (std::size_t i = 0; i < intervals_.size(); ++i) {
+            const SummedInterval &interval = intervals_[i];
+            const Window part = intersect(window, interval.rows);
+            if (!interval.serves(head))
                 continue;
             for (std::int64_t start = part.start; start < part.end();) {
-                const std::int64_t segment = start - start % band.segment_length;
-                const std::int64_t end = std::min(segment + band.segment_length, part.end());
-                const std::int64_t first = start + remainder(segment + band.residue(head) - start, band.stride);
-                for (std::int64_t position = first; position < end; position += band.stride)
-                    if (!has(std::span(bands_).first(i), head, position))
-                        use(position, band.row(position));
+                const std::int64_t segment = start - start % interval.segment_length;
+                const std::int64_t end = std::min(segment + interval.segment_length, part.end());
+                const std::int64_t first = start + remainder(segment + interval.residue(head) - start, interval.stride);
+                for (std::int64_t position = first; position < end; position += interval.stride)
+                    if (!has(std::span(intervals_).first(i), head, position))
+                        use(position, interval.row(position));
                 start = end;
             }
         }
     }
 
   private:
-    static bool has(std::span<const SummedBand> bands, std::int32_t head, std::int64_t position) {
-        return std::ranges::any_of(bands, [&](const SummedBand &band) { return band.has(head, position); });
+    static bool has(std::span<const SummedInterval> intervals, std::int32_t head, std::int64_t position) {
+        return std::ranges::any_of(intervals,
+                                   [&](const SummedInterval &interval) { return interval.has(head, position); });
     }
     void drop_contained();
 
-    std::vector<SummedBand> bands_;
+    std::vector<SummedInterval> intervals_;
     std::int64_t count_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of a shard that have sums. Queries with keys elsewhere are found by a loop over all queries by the
-// definition, rows of bands by a loop over all positions.
+// definition, rows of intervals by a loop over all positions.
 #include "core/summed_rows.hpp"
 
 #include "support/mask.hpp"
@@ -77,28 +77,28 @@ TEST_P(RandomShards, HaveSumsOfQueriesWithOtherKeys) {
 
 INSTANTIATE_TEST_SUITE_P(Many, RandomShards, testing::Range(0, 100));
 
-class RandomBands : public testing::TestWithParam<int> {};
+class RandomIntervals : public testing::TestWithParam<int> {};
 
-TEST_P(RandomBands, HaveEachRowOnce) {
+TEST_P(RandomIntervals, HaveEachRowOnce) {
     std::mt19937_64 generator(static_cast<std::uint64_t>(GetParam()));
     const auto number = [&](std::int64_t least, std::int64_t greatest) {
         return std::uniform_int_distribution<std::int64_t>(least, greatest)(generator);
     };
     constexpr std::int32_t heads = 6;
-    std::vector<SummedBand> bands;
+    std::vector<SummedInterval> intervals;
     for (std::int64_t i = number(0, 6); i > 0; --i) {
         const std::int64_t start = number(0, 300), stride = number(1, 9);
         const bool is_whole = number(0, 1) == 0;
         const auto first_head = static_cast<std::int32_t>(is_whole ? 0 : number(0, heads - 1));
-        bands.push_back({{start, number(1, 200)},
-                         is_whole ? stride * number(1, 12) : number(1, 120),
-                         stride,
-                         first_head,
-                         is_whole ? heads : static_cast<std::int32_t>(number(1, heads - first_head)),
-                         0,
-                         number(1, 2)});
+        intervals.push_back({{start, number(1, 200)},
+                             is_whole ? stride * number(1, 12) : number(1, 120),
+                             stride,
+                             first_head,
+                             is_whole ? heads : static_cast<std::int32_t>(number(1, heads - first_head)),
+                             0,
+                             number(1, 2)});
     }
-    const SummedRows rows(bands);
+    const SummedRows rows(intervals);
     for (std::int32_t head = 0; head < heads; ++head) {
         const auto found = rows_of(rows, head, {0, 520}, number(1, 520));
         std::set<std::int64_t> different;
@@ -108,27 +108,29 @@ TEST_P(RandomBands, HaveEachRowOnce) {
         }
         EXPECT_EQ(different.size(), found.size());
         for (std::int64_t n = 0; n < 520; ++n) {
-            const bool is_in_band = std::ranges::any_of(bands, [&](const SummedBand &band) {
-                const std::int64_t of_branch = head - band.first_head;
-                return n >= band.rows.start && n < band.rows.end() && of_branch >= 0 && of_branch < band.head_count &&
-                       n % band.segment_length % band.stride == of_branch / band.heads_of_phase % band.stride;
+            const bool is_in_interval = std::ranges::any_of(intervals, [&](const SummedInterval &interval) {
+                const std::int64_t of_branch = head - interval.first_head;
+                return n >= interval.rows.start && n < interval.rows.end() && of_branch >= 0 &&
+                       of_branch < interval.head_count &&
+                       n % interval.segment_length % interval.stride ==
+                           of_branch / interval.heads_of_phase % interval.stride;
             });
-            EXPECT_EQ(found.contains(n), is_in_band) << n << " of head " << head;
-            EXPECT_EQ(rows.row(head, n) >= 0, is_in_band) << n << " of head " << head;
+            EXPECT_EQ(found.contains(n), is_in_interval) << n << " of head " << head;
+            EXPECT_EQ(rows.row(head, n) >= 0, is_in_interval) << n << " of head " << head;
         }
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Many, RandomBands, testing::Range(0, 300));
+INSTANTIATE_TEST_SUITE_P(Many, RandomIntervals, testing::Range(0, 300));
 
 // Rows of a dilation are among the rows of a smaller dilation that divides it, if segments begin at multiples of both.
 TEST(SummedRows, AreCountedOnceForNestedClasses) {
-    const auto band = [](std::int64_t segment_length, std::int64_t stride) {
-        return SummedBand{{4096, 8192}, segment_length, stride, 0, 8, 0, 1};
+    const auto interval = [](std::int64_t segment_length, std::int64_t stride) {
+        return SummedInterval{{4096, 8192}, segment_length, stride, 0, 8, 0, 1};
     };
-    EXPECT_EQ(SummedRows({band(2048, 16), band(4096, 64), band(1 << 20, 256)}).count(), 8192 / 16);
-    EXPECT_EQ(SummedRows({band(2048, 16), band(4096, 24)}).count(), 8192 / 16 + 2 * 171);
-    EXPECT_EQ(SummedRows({band(2041, 16), band(4096, 64)}).count(), 515 + 8192 / 64);
+    EXPECT_EQ(SummedRows({interval(2048, 16), interval(4096, 64), interval(1 << 20, 256)}).count(), 8192 / 16);
+    EXPECT_EQ(SummedRows({interval(2048, 16), interval(4096, 24)}).count(), 8192 / 16 + 2 * 171);
+    EXPECT_EQ(SummedRows({interval(2041, 16), interval(4096, 64)}).count(), 515 + 8192 / 64);
 }
 
 struct Counted {
@@ -157,7 +159,7 @@ TEST(SummedRows, AreAsManyAsTheClassesOfCutSegments) {
         {near, {1000, 500}, true, 30},
         {near, {1000, 500}, false, 39},
         {near, {1000, 35}, false, 35},
-        // One row for each query: branches of different heads share rows, and smaller bands are inside larger ones.
+        // One row for each query: branches of different heads share rows, and smaller intervals are inside larger ones.
         {{with_heads({}, 0, 3), with_heads({}, 3, 4), with_heads({}, 7, 1)}, {100, 301}, false, 301},
         {{with_heads(global_spec(0, 16, true), 0, 4)}, {100, 301}, false, 301},
         {{window_spec(255, 255), {}}, {100, 301}, false, 301},

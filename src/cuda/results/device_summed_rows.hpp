@@ -11,10 +11,10 @@
 namespace annulus {
 
 struct DeviceSummedRows {
-    static constexpr std::size_t max_bands = 16;
+    static constexpr std::size_t max_intervals = 16;
 
-    // As SummedBand.
-    struct Band {
+    // As SummedInterval.
+    struct Interval {
         int start, end; // positions
         FastDivmod segment_length, stride, steps_of_segment;
         int first_step, end_step;
@@ -28,60 +28,61 @@ struct DeviceSummedRows {
             return first_phase + stride.remainder(heads_of_phase.quotient(head - first_head));
         }
     };
-    Band bands[max_bands];
-    int band_count;
+    Interval intervals[max_intervals];
+    int interval_count;
     int count;    // room of a head, in rows
-    bool are_few; // else all rows have partial results, and the bands do not matter
+    bool are_few; // else all rows have partial results, and the intervals do not matter
 
     DeviceSummedRows() = default;
-    // Null: all rows. There must not be more than max_bands bands.
-    explicit DeviceSummedRows(const SummedRows *rows) : bands{}, band_count(0), count(0), are_few(rows) {
+    // Null: all rows. There must not be more than max_intervals intervals.
+    explicit DeviceSummedRows(const SummedRows *rows) : intervals{}, interval_count(0), count(0), are_few(rows) {
         if (!rows)
             return;
         const auto number = [](std::int64_t x) { return static_cast<int>(x); };
         count = number(rows->count());
-        for (const SummedBand &band : rows->bands()) {
-            const bool has_all = band.stride == 1;
-            bands[band_count++] = {number(band.rows.start),
-                                   number(band.rows.end()),
-                                   FastDivmod(number(band.segment_length)),
-                                   FastDivmod(number(band.stride)),
-                                   FastDivmod(number(divide_up(band.segment_length, band.stride))),
-                                   number(band.step(band.rows.start)),
-                                   number(band.step(band.rows.end() - 1)) + 1,
-                                   band.first_head,
-                                   band.end_head(),
-                                   has_all ? 0 : number(band.first_phase),
-                                   FastDivmod(has_all ? 1 : number(band.heads_of_phase)),
-                                   number(band.first_row - band.step(band.rows.start))};
+        for (const SummedInterval &interval : rows->intervals()) {
+            const bool has_all = interval.stride == 1;
+            intervals[interval_count++] = {number(interval.rows.start),
+                                           number(interval.rows.end()),
+                                           FastDivmod(number(interval.segment_length)),
+                                           FastDivmod(number(interval.stride)),
+                                           FastDivmod(number(divide_up(interval.segment_length, interval.stride))),
+                                           number(interval.step(interval.rows.start)),
+                                           number(interval.step(interval.rows.end() - 1)) + 1,
+                                           interval.first_head,
+                                           interval.end_head(),
+                                           has_all ? 0 : number(interval.first_phase),
+                                           FastDivmod(has_all ? 1 : number(interval.heads_of_phase)),
+                                           number(interval.first_row - interval.step(interval.rows.start))};
         }
     }
 
     // Returns the number of a head's row, or -1 if it has no partial results. They must be few.
     constexpr int row(int head, int position) const {
-        for (int i = 0; i < band_count; ++i) {
-            const Band &band = bands[i];
-            if (position < band.start || position >= band.end || !band.serves(head))
+        for (int i = 0; i < interval_count; ++i) {
+            const Interval &interval = intervals[i];
+            if (position < interval.start || position >= interval.end || !interval.serves(head))
                 continue;
-            const int segment = band.segment_length.quotient(position);
-            const int place = position - segment * band.segment_length.value;
-            const int step = band.stride.quotient(place);
-            if (place - step * band.stride.value == band.residue(head))
-                return band.first_row + segment * band.steps_of_segment.value + step;
+            const int segment = interval.segment_length.quotient(position);
+            const int place = position - segment * interval.segment_length.value;
+            const int step = interval.stride.quotient(place);
+            if (place - step * interval.stride.value == interval.residue(head))
+                return interval.first_row + segment * interval.steps_of_segment.value + step;
         }
         return -1;
     }
     // Returns the only position that may have row `number` of a head, or -1 if there is none. row() tells whether the
     // position has that row.
     constexpr int position(int head, int number) const {
-        for (int i = 0; i < band_count; ++i) {
-            const Band &band = bands[i];
-            const int step = number - band.first_row;
-            if (step < band.first_step || step >= band.end_step || !band.serves(head))
+        for (int i = 0; i < interval_count; ++i) {
+            const Interval &interval = intervals[i];
+            const int step = number - interval.first_row;
+            if (step < interval.first_step || step >= interval.end_step || !interval.serves(head))
                 continue;
-            const int segment = band.steps_of_segment.quotient(step);
-            const int place = (step - segment * band.steps_of_segment.value) * band.stride.value + band.residue(head);
-            return segment * band.segment_length.value + place;
+            const int segment = interval.steps_of_segment.quotient(step);
+            const int place =
+                (step - segment * interval.steps_of_segment.value) * interval.stride.value + interval.residue(head);
+            return segment * interval.segment_length.value + place;
         }
         return -1;
     }

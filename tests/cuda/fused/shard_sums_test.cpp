@@ -49,7 +49,7 @@ void expect_places(const std::optional<SummedRows> &summed, const std::vector<Pl
     if (!summed) // all rows have partial results
         return;
     EXPECT_LT(summed->count(), shard.length);
-    ASSERT_LE(summed->bands().size(), DeviceSummedRows::max_bands);
+    ASSERT_LE(summed->intervals().size(), DeviceSummedRows::max_intervals);
     const DeviceSummedRows on_device(&*summed);
     EXPECT_EQ(on_device.count, summed->count());
     const TileGrid &last = grids.back().tiles;

@@ -14,7 +14,7 @@ namespace annulus {
 
 namespace {
 
-SummedBand band_of(const GridBranch &branch, const Window &rows) {
+SummedInterval interval_of(const GridBranch &branch, const Window &rows) {
     return {rows,
             branch.length.value,
             branch.row_rule == ANNULUS_QUERY_DILATED ? branch.dilation.value : 1,
@@ -24,15 +24,15 @@ SummedBand band_of(const GridBranch &branch, const Window &rows) {
             branch.heads_of_phase.value};
 }
 
-// Adds the bands of the rows of a shard that PartialRows::has() knows.
-void add_bands(const PartialRows &left, const Window &shard, std::vector<SummedBand> &bands) {
+// Adds the intervals of the rows of a shard that PartialRows::has() knows.
+void add_intervals(const PartialRows &left, const Window &shard, std::vector<SummedInterval> &intervals) {
     for (const GridBranch &branch : std::span(left.branches, static_cast<std::size_t>(left.branch_count))) {
         const auto segment_at = [&](std::int64_t position) {
             return Window{position - position % branch.length.value, branch.length.value};
         };
         const auto add = [&](const Window &rows) {
             if (const Window inside = intersect(rows, shard); inside.length > 0)
-                bands.push_back(band_of(branch, inside));
+                intervals.push_back(interval_of(branch, inside));
         };
         if (const Window first = segment_at(shard.start); first.start < left.window_start)
             add(branch.is_window ? intersect(first, {left.window_start, branch.before}) : first);
@@ -45,13 +45,13 @@ void add_bands(const PartialRows &left, const Window &shard, std::vector<SummedB
 // Returns the rows of a side with these grids, of which there is at least one. The last grid finishes rows, the other
 // grids leave all of their rows.
 std::optional<SummedRows> rows_of(const std::vector<PlannedGrid> &grids, const Window &shard) {
-    std::vector<SummedBand> bands;
+    std::vector<SummedInterval> intervals;
     for (const PlannedGrid &planned : std::span(grids).first(grids.size() - 1))
         for (const GridBranch &branch : branches_of(planned.tiles))
-            bands.push_back(band_of(branch, shard));
-    add_bands(grids.back().tiles.rows_left_partial, shard, bands);
-    SummedRows rows(std::move(bands));
-    if (rows.count() >= shard.length || rows.bands().size() > DeviceSummedRows::max_bands)
+            intervals.push_back(interval_of(branch, shard));
+    add_intervals(grids.back().tiles.rows_left_partial, shard, intervals);
+    SummedRows rows(std::move(intervals));
+    if (rows.count() >= shard.length || rows.intervals().size() > DeviceSummedRows::max_intervals)
         return std::nullopt;
     return rows;
 }
