@@ -61,12 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Left, WindowSides,
 
 std::vector<NamedProblem> problems() {
     std::vector<NamedProblem> all;
-    const auto add = [&](const std::string &name, Problem problem) {
-        for (const bool causal : {false, true}) {
-            problem.causal = causal;
-            all.push_back({name + (causal ? "_causal" : ""), problem});
-        }
-    };
+    const auto add = [&](const std::string &name, const Problem &problem) { add_with_causality(name, problem, all); };
     add("of_one_position", {.length = 1, .branches = {window_spec(3, 3, 2)}});
     add("dilated", {.length = 1151, .heads = 2, .dim = 64, .branches = {window_spec(50, 31, 4)}});
     add("dilated_by_an_odd_number", {.length = 2203, .heads = 3, .dim = 32, .branches = {window_spec(255, 255, 7)}});
@@ -210,15 +205,11 @@ TEST_P(RandomSliding, HaveTheMassOfTheDefinition) {
 
 INSTANTIATE_TEST_SUITE_P(Sweep, RandomSliding, testing::Range(0, sweep_size(quick() ? 100 : 600)));
 
-// Few rows meet so many that several CTAs share them: global positions, and steps of decoding.
+// In each of these problems a few queries meet many keys, or a few keys many queries: global positions, and steps of
+// decoding. Several CTAs compute the results of such a row, with a part of what it meets each.
 std::vector<NamedProblem> problems_of_few_rows() {
     std::vector<NamedProblem> all;
-    const auto add = [&](const std::string &name, Problem problem) {
-        for (const bool causal : {false, true}) {
-            problem.causal = causal;
-            all.push_back({name + (causal ? "_causal" : ""), problem});
-        }
-    };
+    const auto add = [&](const std::string &name, const Problem &problem) { add_with_causality(name, problem, all); };
     add("longformer", {.batch = 2,
                        .length = 9001,
                        .heads = 4,

@@ -27,12 +27,7 @@ const RunOptions reference = {.engine = ANNULUS_ENGINE_REFERENCE}, cpu = {.engin
 
 std::vector<NamedProblem> problems() {
     std::vector<NamedProblem> all;
-    const auto add = [&](const std::string &name, Problem problem) {
-        for (const bool causal : {false, true}) {
-            problem.causal = causal;
-            all.push_back({name + (causal ? "_causal" : ""), problem});
-        }
-    };
+    const auto add = [&](const std::string &name, const Problem &problem) { add_with_causality(name, problem, all); };
     add("window", {.length = 149, .branches = {window_spec(7, 4)}});
     add("window_of_the_query_alone", {.length = 40, .branches = {window_spec(0, 0)}});
     add("window_longer_than_the_sequence", {.length = 61, .branches = {window_spec(1000, 64)}});

@@ -94,6 +94,13 @@ std::vector<NamedProblem> up_to(double most_work, std::vector<NamedProblem> prob
     return problems;
 }
 
+void add_with_causality(const std::string &name, Problem problem, std::vector<NamedProblem> &problems) {
+    for (const bool causal : {false, true}) {
+        problem.causal = causal;
+        problems.push_back({name + (causal ? "_causal" : ""), problem});
+    }
+}
+
 std::vector<NamedProblem> rule_combinations() {
     static const char *const phases[] = {"", "block", "interleave", "fixed"};
     static const char *const queries[] = {"", "dilated", "residue", "every"};

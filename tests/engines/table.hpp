@@ -16,6 +16,9 @@ struct NamedProblem {
 };
 std::ostream &operator<<(std::ostream &out, const NamedProblem &named);
 
+// Adds a problem without a causal mask, and then with one, as name_causal.
+void add_with_causality(const std::string &name, Problem problem, std::vector<NamedProblem> &problems);
+
 // Every combination of phase rule, query rule, order, padding rule and causality, on a small ragged problem.
 std::vector<NamedProblem> rule_combinations();
 
