@@ -1032,8 +1032,8 @@ std::vector<int> range_parts_of(const std::vector<PlannedGrid> &grids) {
     return parts;
 }
 
-// Global queries meet all keys, and global keys meet all queries: one tile for each head. The window of all rows is
-// left as it is.
+// Global queries meet all keys, and global keys meet all queries: one tile for each head. The other pairs of global
+// positions are ranges of the window's tiles. So only the rows at global positions have partial results.
 TEST(RangeParts, FillTheGpuBesideAWindow) {
     for (const std::int64_t length : {std::int64_t{131072}, std::int64_t{131071}})
         for (const std::int64_t first : {std::int64_t{0}, length / 2, length - 16}) {
@@ -1048,27 +1048,52 @@ TEST(RangeParts, FillTheGpuBesideAWindow) {
             const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
             expect_sound(plan, KeyScope::all_keys, forward);
             expect_sound(plan, KeyScope::all_keys, backward);
-            // The global queries meet the keys before and behind the global positions in two grids. The launches of
-            // each fill the multiprocessors.
+            // The global positions meet the rows before and behind them in two grids. The launches of each fill the
+            // multiprocessors.
             const bool is_inside = first > 0 && first < length - 16;
-            const std::vector<int> queries = is_inside ? std::vector{1, 16, 16, 1} : std::vector{1, 16, 1};
-            EXPECT_EQ(range_parts_of(forward.grids), queries);
-            EXPECT_EQ(range_parts_of(backward.queries.grids), queries);
-            const std::vector<int> keys = is_inside ? std::vector{1, 1, 16, 1} : std::vector{1, 16, 1};
-            EXPECT_EQ(range_parts_of(backward.keys.grids), keys);
+            const std::vector<int> parts = is_inside ? std::vector{16, 16, 1} : std::vector{16, 1};
+            EXPECT_EQ(range_parts_of(forward.grids), parts);
+            EXPECT_EQ(range_parts_of(backward.queries.grids), parts);
+            EXPECT_EQ(range_parts_of(backward.keys.grids), parts);
+            ASSERT_TRUE(forward.summed && backward.queries.summed && backward.keys.summed);
+            EXPECT_EQ(forward.summed->count(), 16);
             for (const PlannedGrid &planned : forward.grids) {
                 EXPECT_LE(planned.tiles.tiles, planned.range_parts > 1 ? 132U : ~0U);
             }
             // The launch over the window is the last one. It adds the partial results of the other launches.
             const PlannedGrid &last = forward.grids.back();
-            EXPECT_TRUE(last.is_complete && last.tiles.has_windows && backward.keys.grids.back().tiles.has_windows);
+            EXPECT_TRUE(last.is_complete && last.tiles.branch_count == 2);
             for (const Side side : {Side::queries, Side::keys}) {
                 const std::vector<Destination> &destinations = backward.side_grids(side).destinations;
                 ASSERT_FALSE(destinations.empty());
+                EXPECT_EQ(backward.side_grids(side).grids.back().tiles.branch_count, 2);
+                EXPECT_EQ(backward.side_grids(side).summed->count(), 16);
                 EXPECT_EQ(destinations.front(), Destination::set_partial);
                 EXPECT_EQ(destinations.back(), Destination::finish_partial);
             }
         }
+}
+
+// Global keys are ranges of the other branches' tiles: in forward and for dQ they have no launch of their own.
+TEST(GlobalKeys, AreRangesOfOtherTiles) {
+    for (const bool causal : {false, true}) {
+        const Problem problem = {.length = 70001,
+                                 .heads = 4,
+                                 .dim = 64,
+                                 .branches = {window_spec(511, 0), global_spec(30011, 5)},
+                                 .causal = causal,
+                                 .dtype = ANNULUS_BFLOAT16};
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, 0);
+        const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
+        expect_sound(plan, KeyScope::all_keys, forward);
+        expect_sound(plan, KeyScope::all_keys, backward);
+        for (const std::vector<PlannedGrid> *grids : {&forward.grids, &backward.queries.grids}) {
+            ASSERT_EQ(grids->size(), 1U);
+            EXPECT_EQ(grids->front().tiles.branch_count, 2);
+        }
+        EXPECT_FALSE(forward.has_own_partial || backward.queries.has_own_partial);
+    }
 }
 
 // Global keys meet all queries. Only their gradients are sums of two launches.
