@@ -20,6 +20,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -170,7 +171,10 @@ template <class Architecture> class FusedBackward final : public Executable {
 
     // ---- Addresses of a call.
 
-    static const SummedRows *summed_rows(Side side, const CudaCall &call) {
+    // Returns the rows of a side that have partial results, of the call's own or of its ranks'. Null: all rows.
+    const SummedRows *summed_rows(Side side, const CudaCall &call) const {
+        if (const std::optional<SummedRows> &own = backward_.side_grids(side).summed)
+            return &*own;
         return side == Side::queries ? call.partial.summed_queries : call.partial.summed_keys;
     }
 

@@ -91,6 +91,11 @@ template <class Architecture> class FusedForward final : public Executable {
         return params;
     }
 
+    // Returns the rows that have partial results, of the call's own or of its ranks'. Null: all rows.
+    const SummedRows *summed_rows(const CudaCall &call) const {
+        return forward_.summed ? &*forward_.summed : call.partial.summed_queries;
+    }
+
     static RangeMatrices keys(const CudaCall &call) {
         const Problem &problem = call.problem();
         return {{call.k, problem.key_rows(), problem.kv_heads}, {call.v, problem.key_rows(), problem.kv_heads}};
@@ -117,7 +122,7 @@ template <class Architecture> class FusedForward final : public Executable {
                 params.partial_o = memory.part_o;
                 params.partial_state = memory.part_state;
             } else {
-                set_summed_rows(call.partial.summed_queries, params);
+                set_summed_rows(summed_rows(call), params);
             }
             params.has_nonfinite = memory.has_nonfinite;
         }
@@ -133,8 +138,10 @@ template <class Architecture> class FusedForward final : public Executable {
         if (launch.clears.parts > 0)
             params.cleared = rows_to_clear({&params.out}, params.lse, plan_.problem(), plan_.problem().queries,
                                            launch.clears, params.tiles);
-        params.skips_empty = !params.zero_keys && (launch.destination == Destination::add_to_partial ||
-                                                   launch.destination == Destination::finish_partial);
+        // If few rows have partial results, no other step writes the rest of the rows.
+        const bool finishes_summed = launch.destination == Destination::finish_partial && !forward_.summed;
+        params.skips_empty =
+            !params.zero_keys && (launch.destination == Destination::add_to_partial || finishes_summed);
         params.next_tile = counter;
         kernels_[launch.grid].launch(params, device_.multiprocessors(), launch.begins_early, stream);
     }
@@ -145,7 +152,7 @@ template <class Architecture> class FusedForward final : public Executable {
         const bool is_whole = scope_ == KeyScope::all_keys;
         float2 *const state = is_whole ? memory.state : call.partial.state;
         float *const o = is_whole ? memory.o : call.partial.o;
-        const SummedRows *const summed = call.partial.summed_queries;
+        const SummedRows *const summed = summed_rows(call);
         const std::int64_t rows =
             forward_.parts ? forward_.parts->all_rows()
                            : problem.batch * problem.heads * (summed ? summed->count() : problem.queries.length);
@@ -185,7 +192,7 @@ template <class Architecture> class FusedForward final : public Executable {
     OutputArguments outputs(const CudaCall &call, const float2 *state, float *o, const ForwardMemory &memory) const {
         RowContext context = call.row_context(memory.branches, memory.has_nonfinite);
         set_sequences(forward_.rows, memory.sequences, context);
-        return {call.whole(), state, o, call.out, call.lse, context, DeviceSummedRows(call.partial.summed_queries)};
+        return {call.whole(), state, o, call.out, call.lse, context, DeviceSummedRows(summed_rows(call))};
     }
 
     const Architecture architecture_;

@@ -30,12 +30,13 @@ constexpr int multiprocessors = 132; // of an H200
 // Checks the launches over the rows of one side, in their order.
 class LaunchChecker {
   public:
-    // `has_partial`: there are partial results of all rows, of the call or of its parts. `passes`: how many launches
-    // compute the same rows, each with other rows of the other side.
+    // `has_partial`: there are partial results of all rows, or of `summed`, of the call or of its parts. `passes`: how
+    // many launches compute the same rows, each with other rows of the other side.
     LaunchChecker(const Plan &plan, KeyScope scope, const std::vector<PlannedGrid> &grids, bool has_partial,
-                  const std::optional<SplitParts> &split, const Window &rows, int head_step, int passes)
-        : problem_(plan.problem()), scope_(scope), grids_(grids), has_partial_(has_partial), split_(split), rows_(rows),
-          head_step_(head_step), passes_(passes) {}
+                  const std::optional<SummedRows> &summed, const std::optional<SplitParts> &split, const Window &rows,
+                  int head_step, int passes)
+        : problem_(plan.problem()), scope_(scope), grids_(grids), has_partial_(has_partial), summed_(summed),
+          split_(split), rows_(rows), head_step_(head_step), passes_(passes) {}
 
     // Marks the partial results as set before the launches.
     void set_partial() { all_are_set_ = true; }
@@ -95,7 +96,10 @@ class LaunchChecker {
                 EXPECT_TRUE(scope_ == KeyScope::last_keys || scope_ == KeyScope::all_keys);
                 EXPECT_TRUE(has_partial_);
             }
-            EXPECT_TRUE(is_set(launch));
+            if (summed_)
+                expect_summed_rows_set(launch);
+            else
+                EXPECT_TRUE(is_set(launch));
             EXPECT_EQ(launch.grid + 1, grids_.size());
             EXPECT_EQ(grids_[launch.grid].range_parts, 1);
             break;
@@ -146,6 +150,18 @@ class LaunchChecker {
         const GridPart &part = *launch.part;
         return {part.first_batch, part.first_head / head_step_, part.first_segment};
     }
+    // Expects every row that has partial results to be set, and the launch to have all rows.
+    void expect_summed_rows_set(const Launch &launch) const {
+        std::int64_t count = 0;
+        for (const SummedInterval &interval : summed_->intervals()) {
+            EXPECT_TRUE(std::ranges::find(set_windows_, interval.rows) != set_windows_.end());
+            EXPECT_TRUE(interval.stride == 1 && interval.first_head == 0 && interval.head_count == problem_.heads);
+            count += interval.rows.length;
+        }
+        EXPECT_EQ(summed_->count(), count);
+        EXPECT_LT(count, rows_.length);
+        EXPECT_TRUE(rows_of_grid(launch) == rows_ && grids_[launch.grid].fills_rows);
+    }
     bool is_set(const Launch &launch) const {
         return all_are_set_ ||
                std::ranges::any_of(
@@ -194,6 +210,7 @@ class LaunchChecker {
     const KeyScope scope_;
     const std::vector<PlannedGrid> &grids_;
     const bool has_partial_;
+    const std::optional<SummedRows> summed_;
     const std::optional<SplitParts> split_;
     const Window rows_;
     const int head_step_, passes_;
@@ -267,7 +284,8 @@ bool is_split_part(const ForwardPlan &forward) {
 
 void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) {
     const bool has_partial = scope != KeyScope::all_keys || forward.has_own_partial;
-    LaunchChecker launches(plan, scope, forward.grids, has_partial, forward.parts, plan.problem().queries, 1, 1);
+    LaunchChecker launches(plan, scope, forward.grids, has_partial, forward.summed, forward.parts,
+                           plan.problem().queries, 1, 1);
     if (has_other_keys(scope))
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
@@ -324,7 +342,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const ForwardPlan &forward) 
         }
     }
     launches.expect_all_once(1);
-    EXPECT_EQ(writes, forward.has_own_partial);
+    EXPECT_EQ(writes, forward.has_own_partial && !forward.summed);
     EXPECT_EQ(recomputes, plan.hides_keys() && !has_other_keys(scope));
     EXPECT_FALSE(cleared.clears() && (has_partial || clears));
     if (!has_other_keys(scope) && !forward.parts) {
@@ -418,8 +436,8 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         const SideGrids &side_grids = backward.side_grids(side);
         const bool is_query_side = side == Side::queries;
         launches.try_emplace(side, plan, scope, side_grids.grids,
-                             scope != KeyScope::all_keys || side_grids.has_own_partial, side_grids.parts,
-                             window_of(problem, side),
+                             scope != KeyScope::all_keys || side_grids.has_own_partial, side_grids.summed,
+                             side_grids.parts, window_of(problem, side),
                              is_query_side && !are_pairs ? 1 : problem.heads / problem.kv_heads,
                              are_pairs ? backward.stored->layout.turns.passes : 1);
     }
@@ -518,7 +536,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         // Passes over stored dS finish rows, too, but of a single grid.
         const bool has_finished = launches.at(side).has_finished() && scope == KeyScope::all_keys && !backward.stored;
         EXPECT_EQ(has_finished, !own.destinations.empty());
-        EXPECT_EQ(unfinished.contains(side), has_finished && !own.grids.back().is_complete);
+        EXPECT_EQ(unfinished.contains(side), has_finished && !own.summed && !own.grids.back().is_complete);
     }
     const bool are_plain = problem.gradients.are_plain();
     for (const Side side : {Side::queries, Side::keys}) {
@@ -1014,8 +1032,8 @@ std::vector<int> range_parts_of(const std::vector<PlannedGrid> &grids) {
     return parts;
 }
 
-// Global queries meet all keys, and global keys meet all queries: one tile for each head. The window of all rows is
-// left as it is.
+// Global queries meet all keys, and global keys meet all queries: one tile for each head. The other pairs of global
+// positions are ranges of the window's tiles. So only the rows at global positions have partial results.
 TEST(RangeParts, FillTheGpuBesideAWindow) {
     for (const std::int64_t length : {std::int64_t{131072}, std::int64_t{131071}})
         for (const std::int64_t first : {std::int64_t{0}, length / 2, length - 16}) {
@@ -1030,27 +1048,70 @@ TEST(RangeParts, FillTheGpuBesideAWindow) {
             const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
             expect_sound(plan, KeyScope::all_keys, forward);
             expect_sound(plan, KeyScope::all_keys, backward);
-            // The global queries meet the keys before and behind the global positions in two grids. The launches of
-            // each fill the multiprocessors.
+            // The global positions meet the rows before and behind them in two grids. The launches of each fill the
+            // multiprocessors.
             const bool is_inside = first > 0 && first < length - 16;
-            const std::vector<int> queries = is_inside ? std::vector{1, 16, 16, 1} : std::vector{1, 16, 1};
-            EXPECT_EQ(range_parts_of(forward.grids), queries);
-            EXPECT_EQ(range_parts_of(backward.queries.grids), queries);
-            const std::vector<int> keys = is_inside ? std::vector{1, 1, 16, 1} : std::vector{1, 16, 1};
-            EXPECT_EQ(range_parts_of(backward.keys.grids), keys);
+            const std::vector<int> parts = is_inside ? std::vector{16, 16, 1} : std::vector{16, 1};
+            EXPECT_EQ(range_parts_of(forward.grids), parts);
+            EXPECT_EQ(range_parts_of(backward.queries.grids), parts);
+            EXPECT_EQ(range_parts_of(backward.keys.grids), parts);
+            ASSERT_TRUE(forward.summed && backward.queries.summed && backward.keys.summed);
+            EXPECT_EQ(forward.summed->count(), 16);
             for (const PlannedGrid &planned : forward.grids) {
                 EXPECT_LE(planned.tiles.tiles, planned.range_parts > 1 ? 132U : ~0U);
             }
             // The launch over the window is the last one. It adds the partial results of the other launches.
             const PlannedGrid &last = forward.grids.back();
-            EXPECT_TRUE(last.is_complete && last.tiles.has_windows && backward.keys.grids.back().tiles.has_windows);
+            EXPECT_TRUE(last.is_complete && last.tiles.branch_count == 2);
             for (const Side side : {Side::queries, Side::keys}) {
                 const std::vector<Destination> &destinations = backward.side_grids(side).destinations;
                 ASSERT_FALSE(destinations.empty());
+                EXPECT_EQ(backward.side_grids(side).grids.back().tiles.branch_count, 2);
+                EXPECT_EQ(backward.side_grids(side).summed->count(), 16);
                 EXPECT_EQ(destinations.front(), Destination::set_partial);
                 EXPECT_EQ(destinations.back(), Destination::finish_partial);
             }
         }
+}
+
+// Global keys are ranges of the other branches' tiles: in forward and for dQ they have no launch of their own.
+TEST(GlobalKeys, AreRangesOfOtherTiles) {
+    for (const bool causal : {false, true}) {
+        const Problem problem = {.length = 70001,
+                                 .heads = 4,
+                                 .dim = 64,
+                                 .branches = {window_spec(511, 0), global_spec(30011, 5)},
+                                 .causal = causal,
+                                 .dtype = ANNULUS_BFLOAT16};
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, 0);
+        const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
+        expect_sound(plan, KeyScope::all_keys, forward);
+        expect_sound(plan, KeyScope::all_keys, backward);
+        for (const std::vector<PlannedGrid> *grids : {&forward.grids, &backward.queries.grids}) {
+            ASSERT_EQ(grids->size(), 1U);
+            EXPECT_EQ(grids->front().tiles.branch_count, 2);
+        }
+        EXPECT_FALSE(forward.has_own_partial || backward.queries.has_own_partial);
+    }
+}
+
+// Global keys meet all queries. Only their gradients are sums of two launches.
+TEST(GlobalKeys, AloneHavePartialGradients) {
+    for (const bool causal : {false, true}) {
+        const Problem problem = {.length = 70001,
+                                 .heads = 4,
+                                 .dim = 64,
+                                 .branches = {window_spec(511, 0), global_spec(30011, 5)},
+                                 .causal = causal,
+                                 .dtype = ANNULUS_BFLOAT16};
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
+        expect_sound(plan, KeyScope::all_keys, backward);
+        ASSERT_TRUE(backward.keys.summed);
+        EXPECT_EQ(backward.keys.summed->count(), 5);
+        EXPECT_EQ(backward.keys.grids.back().tiles.branch_count, 1);
+    }
 }
 
 // The rows that a last launch leaves out are written from their partial results.

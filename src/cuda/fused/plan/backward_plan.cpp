@@ -47,8 +47,11 @@ BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, c
         if (side.finishes)
             set_rows_left_partial(grids_of(which), side.grids);
         if (may_finish && side.has_own_partial && may_write)
-            side.destinations =
-                finish_with_last(window_of(problem, which), side.grids).value_or(std::vector<Destination>{});
+            if (std::optional<FinishingLaunches> finishing =
+                    finish_with_last(problem, window_of(problem, which), side.grids)) {
+                side.destinations = std::move(finishing->destinations);
+                side.summed = std::move(finishing->summed);
+            }
     }
     write_steps(plan, scope, shapes, result);
     return result;
@@ -223,12 +226,17 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     memory.counter_count = static_cast<std::size_t>(counters);
     if (plan.hides_keys())
         memory.has_nonfinite = reinterpret_cast<int *>(memory.flag_and_counters);
+    const auto partial_rows = [](const SideGrids &side, std::int64_t all) {
+        return side.summed ? side.summed->count() : all;
+    };
     if (backward.queries.has_own_partial)
-        memory.partial.d_q = workspace.take<float>(rows, d);
+        memory.partial.d_q = workspace.take<float>(problem.batch, problem.heads,
+                                                   partial_rows(backward.queries, problem.queries.length), d);
     if (backward.keys.has_own_partial) {
+        const std::int64_t key_rows = partial_rows(backward.keys, problem.key_rows());
         if (!problem.gradients.only_v)
-            memory.partial.d_k = workspace.take<float>(problem.batch, problem.kv_heads, problem.key_rows(), d);
-        memory.partial.d_v = workspace.take<float>(problem.batch, problem.kv_heads, problem.key_rows(), d);
+            memory.partial.d_k = workspace.take<float>(problem.batch, problem.kv_heads, key_rows, d);
+        memory.partial.d_v = workspace.take<float>(problem.batch, problem.kv_heads, key_rows, d);
     }
     memory.curves = book_curves(workspace, problem, backward.queries.grids, backward.keys.grids);
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
@@ -238,9 +246,9 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
         (problem.gradients.only_v ? 1 : 2) * rows_of_range_parts(backward.keys.grids);
     memory.range_parts =
         workspace.take<float>(std::max(rows_of_range_parts(backward.queries.grids), rows_of_key_parts), d);
-    const std::int64_t query_rows = backward.queries.parts ? backward.queries.parts->all_rows() : 0;
-    const std::int64_t key_rows = backward.keys.parts ? 2 * backward.keys.parts->all_rows() : 0;
-    memory.split_partial = workspace.take<float>(std::max(query_rows, key_rows), d);
+    const std::int64_t split_query_rows = backward.queries.parts ? backward.queries.parts->all_rows() : 0;
+    const std::int64_t split_key_rows = backward.keys.parts ? 2 * backward.keys.parts->all_rows() : 0;
+    memory.split_partial = workspace.take<float>(std::max(split_query_rows, split_key_rows), d);
     return memory;
 }
 

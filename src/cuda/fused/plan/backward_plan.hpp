@@ -62,10 +62,11 @@ struct SideGrids {
     std::optional<SplitParts> parts;
     bool is_split =
         false; // the branches are split over two grids of a call's own keys, which use the call's partial results
-    bool has_own_partial = false; // the workspace holds partial results of all rows; the call has none
+    bool has_own_partial = false; // the workspace holds partial results of all rows, or of `summed`; the call has none
     bool finishes = false;        // writes the rows that meet only the call's own keys or queries
     // The destinations of the launches, if the last one adds the call's own partial results and finishes its rows.
     std::vector<Destination> destinations{};
+    std::optional<SummedRows> summed{}; // the rows that then have partial results; none: all rows
 
     // True if the caller's tensors get all rows from the call's own partial results.
     bool writes_partial() const { return has_own_partial && destinations.empty(); }

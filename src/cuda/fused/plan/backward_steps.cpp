@@ -261,7 +261,7 @@ class StepWriter {
             add({BackwardAction::write_gradients});
         for (const Side side : sides)
             if (const SideGrids &own = result_.side_grids(side);
-                !own.destinations.empty() && !own.grids.back().is_complete)
+                !own.destinations.empty() && !own.summed && !own.grids.back().is_complete)
                 add({BackwardAction::write_rows_outside, side});
         for (const Side side : sides)
             if (recomputes && !(in_partial && is_all_partial(result_.side_grids(side))))

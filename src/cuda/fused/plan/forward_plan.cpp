@@ -37,13 +37,15 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
                                result.grids.back().range_parts == 1;
     if (finishes)
         set_rows_left_partial(GridResult::outputs, result.grids);
-    std::optional<std::vector<Destination>> destinations;
+    std::optional<FinishingLaunches> finishing;
     if (result.has_own_partial)
-        destinations = finish_with_last(plan.problem().queries, result.grids);
+        finishing = finish_with_last(plan.problem(), plan.problem().queries, result.grids);
+    if (finishing)
+        result.summed = finishing->summed;
     bool sets = !has_other_keys(scope); // whether the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
     ClearedPart clears;
-    if (sets && !destinations && must_clear(result.grids, has_partial && !finishes)) {
+    if (sets && !finishing && must_clear(result.grids, has_partial && !finishes)) {
         if (!has_partial && clears_beside(plan.problem(), result.grids, shape, plan.problem().queries.length))
             clears = {0, 1};
         else if (!has_partial || finishes)
@@ -58,9 +60,9 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
         if (result.grids[i].is_packed)
             steps.push_back({ForwardAction::pack_ranges, {i, {}, {}}});
         const bool is_last = finishes_last && i + 1 == result.grids.size();
-        const Destination destination = destinations ? (*destinations)[i]
-                                        : is_last    ? Destination::finish_partial
-                                                     : next_destination(has_partial, finishes, sets);
+        const Destination destination = finishing ? finishing->destinations[i]
+                                        : is_last ? Destination::finish_partial
+                                                  : next_destination(has_partial, finishes, sets);
         sets = false;
         if (result.grids[i].range_parts > 1) {
             const std::int64_t first = first_row_of_range_parts(result.grids[i]);
@@ -70,8 +72,9 @@ ForwardPlan plan_grids(const Plan &plan, KeyScope scope, std::vector<PlannedGrid
             steps.push_back({ForwardAction::attend, {i, {}, destination, 0, clears}});
         }
     }
-    if (destinations) { // a row that meets no key in the last launch is unfinished, too
-        steps.push_back({ForwardAction::write_unfinished});
+    if (finishing) {
+        if (!finishing->summed) // a row that meets no key in the last launch is unfinished, too
+            steps.push_back({ForwardAction::write_unfinished});
         add_recomputing(steps, plan, ForwardAction::recompute_outputs);
     } else if (result.has_own_partial) {
         steps.push_back({ForwardAction::write_outputs});
@@ -167,8 +170,9 @@ ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const Forward
     if (plan.hides_keys())
         memory.has_nonfinite = reinterpret_cast<int *>(memory.counters + launches);
     if (forward.parts || forward.has_own_partial) {
+        const std::int64_t rows_of_head = forward.summed ? forward.summed->count() : problem.queries.length;
         const std::int64_t rows =
-            forward.parts ? forward.parts->all_rows() : problem.batch * problem.heads * problem.queries.length;
+            forward.parts ? forward.parts->all_rows() : problem.batch * problem.heads * rows_of_head;
         memory.state = workspace.take<float2>(rows);
         memory.o = workspace.take<float>(rows, problem.head_dim);
     }

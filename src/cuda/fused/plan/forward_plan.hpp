@@ -41,8 +41,9 @@ struct ForwardPlan {
     std::vector<PlannedGrid> grids;
     std::optional<SplitParts>
         parts; // parts in which partial results are made, if the branches are split over several grids
-    bool has_own_partial = false;  // the workspace holds partial results of all rows; the call has none
-    std::vector<RowSequence> rows; // of several sequences, if rows may be recomputed
+    bool has_own_partial = false; // the workspace holds partial results of all rows, or of `summed`; the call has none
+    std::optional<SummedRows> summed; // the rows that have partial results if the last launch finishes all rows
+    std::vector<RowSequence> rows;    // of several sequences, if rows may be recomputed
     std::vector<ForwardStep> steps;
 };
 
@@ -56,7 +57,7 @@ struct ForwardMemory {
     unsigned *counters;        // start at 0: tiles taken, for each launch, then whether a result is NaN or infinite
     std::size_t counter_count; // number of all counters
     int *has_nonfinite;        // the last counter; null unless keys are hidden
-    float2 *state;             // [B, H, queries], of partial results; with parts only the rows of one part
+    float2 *state;             // [B, H, queries], of partial results; only the rows of one part, or ForwardPlan::summed
     float *o;                  // [B, H, queries, D]
     float2 *part_state;        // [parts, B, H, rows], of range parts
     float *part_o;             // [parts, B, H, rows, D]

@@ -53,10 +53,19 @@ GridBranch make_branch(const BranchPlan &branch, GridResult what) {
     result.before = static_cast<int>(rows_are_keys ? bounds.after : bounds.before);
     result.after = static_cast<int>(rows_are_keys ? bounds.before : bounds.after);
     result.is_window = branch.kind() == ANNULUS_BRANCH_WINDOW;
+    result.range_end = static_cast<int>(position_limit);
     if (row_stride == 1)
         result.row_rule = ANNULUS_QUERY_EVERY;
     else
         result.row_rule = branch.has_all_residues() ? ANNULUS_QUERY_RESIDUE : ANNULUS_QUERY_DILATED;
+    return result;
+}
+
+GridBranch make_global_branch(const BranchPlan &branch, GridResult what, const Window &ranges) {
+    GridBranch result = make_branch(branch, what);
+    result.is_window = true;
+    result.range_start = static_cast<int>(ranges.start);
+    result.range_end = static_cast<int>(ranges.end());
     return result;
 }
 

@@ -13,6 +13,9 @@ namespace annulus {
 // Returns a branch as the kernels of a grid use it. For gradients of keys its rows are keys and its ranges are queries.
 GridBranch make_branch(const BranchPlan &branch, GridResult what);
 
+// Returns a global branch as a grid of all rows takes it: every row meets the range rows at these positions.
+GridBranch make_global_branch(const BranchPlan &branch, GridResult what, const Window &ranges);
+
 // Returns the grid with one more branch, or none if it cannot take the branch. The branch must not be less dilated than
 // the grid's branches, nor shorter than an equally dilated one.
 std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch);

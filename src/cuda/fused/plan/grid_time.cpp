@@ -190,9 +190,10 @@ class TileTime {
     }
 
     int rows_of(const CellBranch &branch, int index, int start, int end) const {
-        const int from = std::max(start, sequence_.range_start),
-                  to = std::min(end, sequence_.range_start + sequence_.range_count);
-        return from < to ? Members(from, to, branch.range_residue, grid_.branches[index].range_dilation).count : 0;
+        const GridBranch &own = grid_.branches[index];
+        const int from = std::max({start, sequence_.range_start, own.range_start}),
+                  to = std::min({end, sequence_.range_start + sequence_.range_count, own.range_end});
+        return from < to ? Members(from, to, branch.range_residue, own.range_dilation).count : 0;
     }
 };
 

@@ -153,6 +153,15 @@ bool confine(PlannedGrid &planned, const Area &area, GridResult what) {
     return !planned.is_confined || (rows.length > 0 && ranges.length > 0);
 }
 
+// Returns the pairs of one of the plans of a global branch in a grid that other branches may share: as queries and keys
+// of the grid. If global positions attend, the pairs of the branch are symmetric. So dK and dV then divide them as O
+// and dQ do with queries and keys exchanged: the grid of all rows meets few, and few rows meet all others.
+Area shared_area_of(const Plan &plan, const BranchPlan &branch, GridResult what) {
+    if (what == GridResult::key_gradients && branch_of(plan, branch).has_global_queries)
+        return {branch.key_range(), branch.query_range()};
+    return {branch.query_range(), branch.key_range()};
+}
+
 // Sets everything but the branches.
 void finish(PlannedGrid &planned, const Plan &plan, GridResult what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
@@ -185,9 +194,17 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridResult what, const Ker
         if (!empty.zero_keys && !has_pairs(branch, problem))
             continue;
         if (branch.kind() == ANNULUS_BRANCH_GLOBAL) {
+            const bool is_shared = !plan.keys_count_once();
+            const Area area =
+                is_shared ? shared_area_of(plan, branch, what) : Area{branch.query_range(), branch.key_range()};
             PlannedGrid part{*with_branch(empty, make_branch(branch, what)), false};
             part.tiles.zero_keys = false;
-            if (confine(part, {branch.query_range(), branch.key_range()}, what))
+            if (!confine(part, area, what))
+                continue;
+            const bool rows_are_keys = what == GridResult::key_gradients;
+            if (is_shared && (rows_are_keys ? area.keys : area.queries).length == problem.sequence_length)
+                linear.push_back(make_global_branch(branch, what, rows_are_keys ? area.queries : area.keys));
+            else
                 global.push_back(std::move(part));
         } else if (!is_curved(branch_of(plan, branch), branch)) {
             linear.push_back(make_branch(branch, what));

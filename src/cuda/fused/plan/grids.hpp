@@ -52,8 +52,12 @@ inline bool comes_before(const GridBranch &a, const GridBranch &b) {
 
 // Returns the grids of a plan, whose positions and dilations must be below position_limit. The dilations of a grid's
 // branches divide one another, and a grid does not mix the query rules `dilated` and `residue`. Branches along a curve
-// come last, with a grid each, then the parts of global branches, with a grid each. Branches without pairs are left
-// out. If the keys belong to another rank, most branches have no pairs. The result points into the plan.
+// come last, with a grid each, then the parts of global branches whose rows are the global positions, with a grid each.
+// Branches without pairs are left out. If the keys belong to another rank, most branches have no pairs. The result
+// points into the plan.
+//
+// The part of a global branch with all rows shares a grid with other branches: there the global positions are one more
+// range of each tile, as if they were a window.
 //
 // If keys count once beside global positions, the global branch takes its pairs, and the other branches are confined to
 // the areas that it leaves: queries before and after the global positions (all queries, if the global positions are

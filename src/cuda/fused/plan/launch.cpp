@@ -4,6 +4,7 @@
 #include "cuda/fused/plan/range_parts.hpp"
 #include "cuda/fused/plan/tuning.hpp"
 #include "cuda/fused/schedule/rows_to_clear.hpp"
+#include "cuda/results/device_summed_rows.hpp"
 
 #include <algorithm>
 #include <climits>
@@ -39,7 +40,8 @@ bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids
            pieces > 0 && pieces <= INT_MAX;
 }
 
-std::optional<std::vector<Destination>> finish_with_last(const Window &rows, std::vector<PlannedGrid> &grids) {
+std::optional<FinishingLaunches> finish_with_last(const Problem &problem, const Window &rows,
+                                                  std::vector<PlannedGrid> &grids) {
     const auto is_plain = [](const PlannedGrid &planned) {
         return !planned.curve && (planned.sequences.empty() || planned.range_parts > 1);
     };
@@ -56,7 +58,7 @@ std::optional<std::vector<Destination>> finish_with_last(const Window &rows, std
     if (last == ordered.end())
         return std::nullopt;
     std::rotate(last, last + 1, ordered.end());
-    std::vector<Destination> destinations;
+    FinishingLaunches result;
     std::vector<Window> set; // the windows of rows that have partial results; they are apart
     std::int64_t set_rows = 0;
     for (const PlannedGrid &planned : std::span(ordered).first(ordered.size() - 1)) {
@@ -66,17 +68,23 @@ std::optional<std::vector<Destination>> finish_with_last(const Window &rows, std
         const bool sets = planned.fills_rows && std::ranges::none_of(set, meets);
         if (!sets && std::ranges::none_of(set, contains))
             return std::nullopt;
-        destinations.push_back(sets ? Destination::set_partial : Destination::add_to_partial);
+        result.destinations.push_back(sets ? Destination::set_partial : Destination::add_to_partial);
         if (sets) {
             set.push_back(own);
             set_rows += own.length;
         }
     }
-    if (set_rows < rows.length)
-        return std::nullopt;
-    destinations.push_back(Destination::finish_partial);
+    if (set_rows < rows.length) {
+        if (rows_of(ordered.back()) != rows || set.size() > DeviceSummedRows::max_intervals)
+            return std::nullopt;
+        std::vector<SummedInterval> intervals;
+        for (const Window &window : set)
+            intervals.push_back({window, problem.sequence_length, 1, 0, problem.heads, 0, 1});
+        result.summed.emplace(std::move(intervals));
+    }
+    result.destinations.push_back(Destination::finish_partial);
     grids = std::move(ordered);
-    return destinations;
+    return result;
 }
 
 Destination next_destination(bool has_partial, bool finishes, bool sets) {

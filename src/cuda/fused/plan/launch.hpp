@@ -18,6 +18,7 @@
 // split_ranges_elsewhere() replaces its only grid by two.
 #pragma once
 
+#include "core/summed_rows.hpp"
 #include "cuda/fused/plan/grids.hpp"
 #include "cuda/fused/schedule/destination.hpp"
 #include "engine/engine.hpp"
@@ -72,12 +73,19 @@ void set_rows_left_partial(GridResult what, std::vector<PlannedGrid> &grids);
 bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape,
                    std::int64_t rows);
 
+// The launches of a side whose last launch finishes its rows.
+struct FinishingLaunches {
+    std::vector<Destination> destinations; // of each grid's launch
+    std::optional<SummedRows> summed;      // the rows that have partial results; none: all rows
+};
+
 // Puts the grid last that fills the most rows and has no range parts. Its launch then adds the partial results of the
 // other grids to its own results, and writes its rows to the caller's tensors. That saves a pass over partial results
-// of all rows. Returns the destinations of the grids' launches. Returns none, and changes nothing, if a grid has a
-// curve or several sequences, if no grid can come last, or if the other grids do not set the partial results of each of
-// the `rows` of a head.
-std::optional<std::vector<Destination>> finish_with_last(const Window &rows, std::vector<PlannedGrid> &grids);
+// of all rows. If it has all of the `rows` of a head, only rows of the other grids have partial results. Otherwise the
+// other grids must set the partial results of each row. Returns none, and changes nothing, if they do not, if a grid
+// has a curve or several sequences, or if no grid can come last.
+std::optional<FinishingLaunches> finish_with_last(const Problem &problem, const Window &rows,
+                                                  std::vector<PlannedGrid> &grids);
 
 // Returns where the next launch puts its results. `sets`: it is the first launch to write partial results, and sets
 // them.

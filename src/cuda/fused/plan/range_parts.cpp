@@ -38,7 +38,8 @@ class MetRanges {
             const std::int64_t tile_rows =
                 std::int64_t{shape_.row_blocks} * row_block_rows * branches_of(grid_).back().dilation.value;
             const std::int64_t span = std::min<std::int64_t>(tile_rows, grid_.sequence.row_count);
-            rows += std::min({length, std::int64_t{branch.length.value}, span + branch.before + branch.after}) /
+            rows += std::min({length, std::int64_t{branch.length.value}, span + branch.before + branch.after,
+                              std::int64_t{branch.range_end} - branch.range_start}) /
                     branch.range_dilation.value;
         }
         return rows;
@@ -51,7 +52,8 @@ class MetRanges {
                            length = branch.length.value;
         const std::int64_t start = std::max(first / length * length, first - branch.before),
                            end = std::min((last / length + 1) * length, last + branch.after + 1);
-        return {start, std::max<std::int64_t>(end - start, 0)};
+        return intersect(Window{start, std::max<std::int64_t>(end - start, 0)},
+                         Window{branch.range_start, branch.range_end - branch.range_start});
     }
 
     const TileGrid &grid_;

@@ -26,7 +26,8 @@
 // the left and right of it.
 //
 // Windows. Only the range rows that some row of the tile sees are visited, and masks hide what a single row does not
-// see. Windows are not merged. If keys count once, a window may visit range rows of branch b, and the interval that b
+// see. Windows are not merged. Global positions in a grid of all rows are a window without limits of its own, of which
+// only these positions exist. If keys count once, a window may visit range rows of branch b, and the interval that b
 // leaves out differs from row to row. It still is one interval, since it contains the row. The masks of b hide it.
 #pragma once
 
@@ -199,8 +200,9 @@ __device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceG
             int far = 0;
             if (grid.has_windows) {
                 const RowBlock &row_block = tile.row_block[min(lane, row_blocks - 1)];
-                const SeenPositions seen = SeenPositions::find<rows_are_keys>(row_block.branches >> b & 1, row_block,
-                                                                              range.before, range.after, from, to);
+                const SeenPositions seen = SeenPositions::find<rows_are_keys>(
+                    row_block.branches >> b & 1, row_block, range.before, range.after,
+                    max(from, grid.branches[b].range_start), min(to, grid.branches[b].range_end));
                 from = seen.from;
                 to = seen.to;
                 far = seen.far;

@@ -184,8 +184,9 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
     }
     int from = range_start, to = range_end, far = 0;
     if (grid.has_windows) {
-        const SeenPositions seen = SeenPositions::find<rows_are_keys>(row_block.rows > 0, row_block, grid_branch.before,
-                                                                      grid_branch.after, from, to);
+        const SeenPositions seen =
+            SeenPositions::find<rows_are_keys>(row_block.rows > 0, row_block, grid_branch.before, grid_branch.after,
+                                               max(from, grid_branch.range_start), min(to, grid_branch.range_end));
         from = seen.from;
         to = seen.to;
         far = seen.far;

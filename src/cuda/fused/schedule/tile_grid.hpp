@@ -47,7 +47,11 @@ struct GridBranch {
     // A row meets range rows from `before` positions before it to `after` positions after it, because of causality or a
     // window. A side without a limit has the sequence length or more.
     int before, after;
+    // A row may meet only a part of the range rows, and other branches visit none of them. It is a window, or global
+    // positions in a grid of all rows.
     bool is_window;
+    // With is_window: the range rows are at the positions from range_start to range_end - 1, global positions or all.
+    int range_start, range_end;
     // Which rows form row blocks: every row, the rows of the head's class, or the rows of each class, to meet the same
     // class.
     annulus_query_rule row_rule;
