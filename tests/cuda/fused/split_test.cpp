@@ -46,7 +46,8 @@ TEST(StoredDs, OfManySegmentsAgreeWithCpu) {
 }
 
 // Segments end within a row block. Their dS lies beside that of missing rows, and the rows behind their K belong to
-// other segments. With dilation, dS has more bytes than the zeros; otherwise it would not be stored.
+// other segments. With dilation, dS has more bytes than the zeros; otherwise it would not be stored. If tiles of
+// queries are few, `mma` divides the keys of each among CTAs (StoredDs.OfTwoKernelsDividesKeysOfFewTiles checks that).
 class StoredDsOfOddLengths : public testing::TestWithParam<NamedProblem> {};
 
 TEST_P(StoredDsOfOddLengths, AgreesWithCpu) {
@@ -59,6 +60,7 @@ std::vector<NamedProblem> odd_problems() {
     const std::vector<NamedProblem> problems = {
         {"short", {.batch = 2, .length = 1025, .heads = 3, .dim = 72, .branches = {{.segment = 131}}}},
         {"dilated", {.length = 2303, .heads = 3, .dim = 72, .branches = {{.segment = 1001, .dilation = 2}}}},
+        {"few_tiles", {.length = 7011, .heads = 1, .dim = 72, .branches = {{.segment = 0}}}},
         {"whole", {.length = 1999, .heads = 2, .dim = 96, .branches = {{.segment = 0}}}},
         {"last_of_one", {.length = 1153, .heads = 4, .kv_heads = 2, .dim = 80, .branches = {{.segment = 128}}}},
         {"hilbert",
