@@ -860,8 +860,7 @@ BackwardPlan pairs_of(const Plan &plan, KeyScope scope, std::uint64_t limit) {
 }
 
 // If dS of one segment does not fit, there are passes over its queries, unless these would take longer than computing
-// dS twice. With 20,011 rows, one pass has room for one segment of 157 tiles, and two passes for three segments. Under
-// causality there is one pass.
+// dS twice. With 20,011 rows, one pass has room for one segment of 157 tiles, and two passes for three segments.
 TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
     const auto passes_of = [](const Problem &problem, int mib) {
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
@@ -886,7 +885,8 @@ TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
     EXPECT_EQ(passes_of(odd, 200), 0);
     causal.causal = true;
     EXPECT_EQ(passes_of(causal, 0), 1);
-    EXPECT_EQ(passes_of(causal, 900), 0);
+    EXPECT_EQ(passes_of(causal, 900), 5);
+    EXPECT_EQ(passes_of(causal, 500), 0);
     grouped.heads = 6;
     grouped.kv_heads = 3;
     EXPECT_EQ(passes_of(grouped, 0), 2);
@@ -917,6 +917,12 @@ TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
     batch.length = 38007;
     batch.branches = {{.segment = 36022, .dilation = 2}};
     EXPECT_EQ(passes_of(batch, 400), 4);
+    batch.causal = true;
+    batch.length = 16411;
+    batch.branches = {{.segment = 0}};
+    EXPECT_EQ(passes_of(batch, 160), 3);
+    batch.length = 14003;
+    EXPECT_EQ(passes_of(batch, 130), 3);
 }
 
 // If the tiles of queries are fewer than multiprocessors, CTAs share the keys of each. If the tiles fill all

@@ -280,7 +280,6 @@ void divide_cells(const Problem &problem, std::int64_t room, StoredDsParts &part
 // - The number of passes is the one that takes the least time. With fewer passes fewer cells fit, and their tiles may
 //   leave multiprocessors without work.
 // - The keys of a tile of queries are divided among as many CTAs as take the least time.
-// - Under causality there is one pass, since the first queries would have too few tiles of keys.
 //
 // Returns none if computing dS twice takes less time.
 std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsParts &cell, bool sums_keys,
@@ -289,9 +288,10 @@ std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsPa
     const TimesOfPairs times(problem, cell.layout, shapes, multiprocessors);
     double least_time = times.computing_twice(problem.batch * problem.kv_heads * cell.all_segments);
     std::optional<StoredDsParts> best;
+    int fewest_passes = queries; // that fit
     for (int part = queries; part > 0; --part) {
         const auto passes = static_cast<int>(divide_up(queries, part));
-        if (passes > 1 && cell.layout.is_triangular)
+        if (passes > tuning::max_more_passes * fewest_passes)
             break;
         part = static_cast<int>(divide_up(queries, passes)); // passes of equal size
         StoredDsParts parts = cell;
@@ -305,6 +305,7 @@ std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsPa
                 bytes / (parts.cell_bytes() + sum_bytes + split_bytes_of_cell(problem, layout)));
             if (room == 0)
                 break;
+            fewest_passes = std::min(fewest_passes, passes);
             divide_cells(problem, room, parts);
             parts.key_rows = std::min(parts.segments * cell.key_rows, problem.key_rows());
             if (const double time = times.storing(parts); time < (1 - tuning::min_gain) * least_time) {

@@ -94,6 +94,9 @@ inline constexpr int min_tiles_of_cta = 3;
 inline constexpr double stored_product_time = 0.28;
 inline constexpr double stored_image_columns = 65;
 inline constexpr double stored_traffic_columns = 128;
+// Greatest number of passes of two kernels, as a multiple of the fewest that fit. Four times as many have room for four
+// cells, which give multiprocessors enough tiles. Planning takes longer with more. Not measured.
+inline constexpr int max_more_passes = 4;
 // In several passes, partial results of keys take the time of products with this number of row blocks of queries: as
 // many bytes are read and written as for their dS. Not measured.
 inline constexpr double sums_in_query_blocks = 8;
