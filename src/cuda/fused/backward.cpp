@@ -102,7 +102,7 @@ template <class Architecture> class FusedBackward final : public Executable {
             memory.lse_log2 = static_cast<float *>(partial.softmax_state);
             memory.delta = memory.lse_log2 + problem.batch * problem.heads * problem.queries.length;
         }
-        unsigned *next_counters = memory.flag_and_counters + 1;
+        unsigned *next_counters = memory.flag_and_counters + 1 + backward_.split_counter_count();
         if (clears_counters) // and the flag: other executables may have used the workspace since run()
             check(cudaMemsetAsync(memory.flag_and_counters, 0, (memory.counter_count + 1) * sizeof(unsigned),
                                   call.stream),
@@ -293,9 +293,11 @@ template <class Architecture> class FusedBackward final : public Executable {
         stored.segments = part.segments;
         stored.launch_pass = step.pass;
         stored.done = done;
+        stored.split_sums = memory.split_sums;
+        stored.split_counters = memory.flag_and_counters + 1;
         if (step.what == Gradients::d_q_of_stored_d_s)
-            params.tiles = static_cast<unsigned>(divide_up(stored.queries, StoredDs::row_blocks_of_tile) *
-                                                 part.segments * part.heads * part.batches);
+            params.tiles =
+                static_cast<unsigned>(stored.query_tiles() * stored.splits * part.segments * part.heads * part.batches);
     }
 
     // Adds the range parts of a grid to the gradients of its side, or sets these.

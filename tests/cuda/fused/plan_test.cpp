@@ -878,8 +878,7 @@ BackwardPlan pairs_of(const Plan &plan, KeyScope scope, std::uint64_t limit) {
 }
 
 // If dS of one segment does not fit, there are passes over its queries, unless these would take longer than computing
-// dS twice. With 20,011 rows, one pass has room for one segment of 157 tiles, and two passes for three segments. Under
-// causality there is one pass.
+// dS twice. With 20,011 rows, one pass has room for one segment of 157 tiles, and two passes for three segments.
 TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
     const auto passes_of = [](const Problem &problem, int mib) {
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
@@ -901,10 +900,11 @@ TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
     EXPECT_EQ(passes_of(odd, 0), 2);
     EXPECT_EQ(passes_of(odd, 2200), 1);
     EXPECT_EQ(passes_of(odd, 900), 3);
-    EXPECT_EQ(passes_of(odd, 500), 0);
+    EXPECT_EQ(passes_of(odd, 200), 0);
     causal.causal = true;
     EXPECT_EQ(passes_of(causal, 0), 1);
-    EXPECT_EQ(passes_of(causal, 900), 0);
+    EXPECT_EQ(passes_of(causal, 900), 5);
+    EXPECT_EQ(passes_of(causal, 500), 0);
     grouped.heads = 6;
     grouped.kv_heads = 3;
     EXPECT_EQ(passes_of(grouped, 0), 2);
@@ -920,7 +920,8 @@ TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
     shorter.branches = {{.segment = 0}};
     EXPECT_EQ(passes_of(shorter, 0), 1);
     EXPECT_EQ(passes_of(shorter, 360), 2);
-    EXPECT_EQ(passes_of(shorter, 240), 0);
+    EXPECT_EQ(passes_of(shorter, 240), 3);
+    EXPECT_EQ(passes_of(shorter, 130), 0);
     // The problems of StoredDsInPasses, which run on GPUs.
     Problem batch = {
         .batch = 2, .length = 16411, .heads = 1, .dim = 72, .branches = {{.segment = 0}}, .dtype = ANNULUS_BFLOAT16};
@@ -934,6 +935,35 @@ TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
     batch.length = 38007;
     batch.branches = {{.segment = 36022, .dilation = 2}};
     EXPECT_EQ(passes_of(batch, 400), 4);
+    batch.causal = true;
+    batch.length = 16411;
+    batch.branches = {{.segment = 0}};
+    EXPECT_EQ(passes_of(batch, 160), 3);
+    batch.length = 14003;
+    EXPECT_EQ(passes_of(batch, 130), 3);
+}
+
+// If the tiles of queries are fewer than multiprocessors, CTAs share the keys of each. If the tiles fill all
+// multiprocessors, CTAs do not.
+TEST(StoredDs, OfTwoKernelsDividesKeysOfFewTiles) {
+    const auto splits_of = [](std::int64_t length, int heads, bool causal, int dim = 128) {
+        const Problem problem = {.length = length,
+                                 .heads = heads,
+                                 .dim = dim,
+                                 .branches = {{.segment = 0}},
+                                 .causal = causal,
+                                 .dtype = ANNULUS_BFLOAT16};
+        const BackwardPlan backward =
+            pairs_of(Plan(pattern_of(problem), plan_problem_of(problem)), KeyScope::all_keys, 0);
+        return backward.stored ? backward.stored->layout.splits : 0;
+    };
+    EXPECT_EQ(splits_of(32771, 8, false), 2); // 65 tiles in each of two passes
+    EXPECT_EQ(splits_of(65537, 8, false), 3);
+    EXPECT_EQ(splits_of(32771, 8, true), 2);
+    EXPECT_EQ(splits_of(4099, 8, false), 1);
+    EXPECT_EQ(splits_of(16411, 8, false), 1); // two cells of 65 tiles
+    for (const bool causal : {false, true})
+        EXPECT_GT(splits_of(7011, 1, causal, 72), 1); // the problem of StoredDsOfOddLengths, which runs on GPUs
 }
 
 // A rank's own rows and the rows of other ranks, whose gradients of keys are partial results anyway.

@@ -103,26 +103,27 @@ class StoredTiles {
     // Returns the places of dS that tiles of queries multiply, with the pair of each.
     std::map<Place, Pair> multiply() {
         std::map<Place, Pair> multiplied;
-        const int tiles =
-            (queries_.stored_d_s.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
-        for_each_turn(tiles, [&](const StoredTurn &turn) {
+        for_each_turn(queries_.stored_d_s.query_tiles(), [&](const StoredTurn &turn) {
             if (StoredTile tile; tile.find(queries_, turn.cell, turn.pass, turn.index))
-                multiply(tile, turn.pass, multiplied);
+                multiply(tile, turn.pass, 0, tile.key_blocks, multiplied);
         });
         return multiplied;
     }
 
-    // Returns the same, if a kernel that only multiplies has a launch for each pass.
-    std::map<Place, Pair> multiply_alone() {
+    // Returns the same, if a kernel that only multiplies has a launch for each pass, and divides the keys of tiles.
+    std::map<Place, Pair> multiply_alone(int splits) {
         std::map<Place, Pair> multiplied;
         const StoredDs &stored = queries_.stored_d_s;
-        const int groups = (stored.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
+        const int tiles = stored.query_tiles() * stored.segments * stored.heads;
         for (int pass = 0; pass < passes(); ++pass) {
             BackwardWork work = queries_;
             work.stored_d_s.launch_pass = pass;
-            for (int id = 0; id < groups * stored.segments * stored.heads; ++id)
-                if (StoredTile tile; tile.find(work, id))
-                    multiply(tile, pass, multiplied);
+            work.stored_d_s.splits = splits;
+            for (int id = 0; id < tiles * splits; ++id)
+                if (SplitTile tile; tile.find(work, id)) {
+                    EXPECT_EQ(tile.slot, id);
+                    multiply(tile, pass, tile.first_key_block, tile.end_key_block, multiplied);
+                }
         }
         return multiplied;
     }
@@ -168,13 +169,13 @@ class StoredTiles {
             }
     }
 
-    // Multiplies as the copying warps and the multiplying consumers do.
-    void multiply(const StoredTile &tile, int pass, std::map<Place, Pair> &multiplied) {
+    // Multiplies the row blocks of keys in [first_key, end_key), as the copying warps and the multiplying consumers do.
+    void multiply(const StoredTile &tile, int pass, int first_key, int end_key, std::map<Place, Pair> &multiplied) {
         const StoredDs &stored = queries_.stored_d_s;
         const int first = tile.first_row_block;
         const int row_blocks = std::min(StoredDs::row_blocks_of_tile, tile.row_blocks() - first);
         const int lacking = tile.row_blocks() * block_rows - tile.queries;
-        for (int key_block = 0; key_block < tile.key_blocks; ++key_block) {
+        for (int key_block = first_key; key_block < end_key; ++key_block) {
             const auto [images, distance] = stored.halves(tile.batch, tile.head, tile.segment, key_block, pass);
             for (int u = std::max(key_block - tile.seen_by_all - first, 0); u < row_blocks; ++u)
                 for (int row = 0; row < block_rows; ++row)
@@ -220,7 +221,8 @@ void expect_each_pair_once(const Problem &problem, const Window &queries, const 
         EXPECT_TRUE(stored == tiles.multiply());
         if (passes == 3) {
             EXPECT_TRUE(stored == tiles.store_alone());
-            EXPECT_TRUE(stored == tiles.multiply_alone());
+            for (const int splits : {1, 5})
+                EXPECT_TRUE(stored == tiles.multiply_alone(splits));
         }
         EXPECT_TRUE(pairs_of(stored) == wanted);
     }

@@ -33,10 +33,23 @@ struct StoredDs {
     StoredTurns turns;
     int launch_pass;
     unsigned *done;
+    // A kernel that only multiplies divides the keys of each tile of queries among `splits` CTAs. Their sums are in
+    // `split_sums`, and `split_counters` has, for each tile, the number of CTAs that have stored theirs. It is 0
+    // between launches.
+    int splits;
+    float *split_sums;
+    unsigned *split_counters;
     bool ends_partial; // the last of several passes adds the partial results of the earlier ones, and writes the sum
 
     static constexpr int image_bytes = row_block_rows * row_block_rows * 2;
     static constexpr int row_blocks_of_tile = 4; // row blocks of queries in a tile that multiplies
+
+    // Returns the number of tiles of queries of a segment, in a pass.
+    constexpr int query_tiles() const { return (queries + row_blocks_of_tile - 1) / row_blocks_of_tile; }
+    // Returns how many floats the sums of one CTA have, of a tile whose keys are divided.
+    static constexpr std::int64_t split_floats(int head_dim) {
+        return std::int64_t{row_blocks_of_tile} * row_block_rows * ((head_dim + 7) / 8 * 8);
+    }
 
     // Returns how many of the queries' row blocks come before a pass's. The first pass has the last row blocks, which
     // see all keys.

@@ -66,15 +66,6 @@ struct StoredTile {
         return row_block * row_block_rows + row + rows - lacking() > (key_block - seen_by_all) * row_block_rows;
     }
 
-    // Finds tile `id` of a launch that only multiplies. Returns false if there is no such tile or the branch does not
-    // serve the head.
-    __device__ __forceinline__ bool find(const BackwardWork &work, int id) {
-        const StoredDs &stored = work.stored_d_s;
-        const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
-        const int all_segments = stored.segments * stored.heads * stored.batches;
-        const int group = groups - 1 - (work.by_length ? id / all_segments : id % groups);
-        return find(work, work.by_length ? id % all_segments : id / groups, stored.launch_pass, group);
-    }
     // Finds the tile with this group of row blocks among a cell's queries of a pass.
     __device__ __forceinline__ bool find(const BackwardWork &work, int cell, int pass, int group) {
         const StoredDs &stored = work.stored_d_s;
@@ -112,13 +103,36 @@ struct StoredTile {
     }
 };
 
-// The tiles of this CTA. CTAs take tiles in alternating order, forwards and backwards, so that all CTAs have the same
-// amount of work.
+// What a CTA multiplies at a time, in a launch that only multiplies: some keys of a tile, one of StoredDs::splits
+// parts.
+struct SplitTile : StoredTile {
+    int first_key_block, end_key_block;
+    int slot; // of its sums; slots of a tile follow one another, in the order of the keys
+
+    // Finds split `id` of a launch. Returns false if there is no such tile or the branch does not serve the head.
+    __device__ __forceinline__ bool find(const BackwardWork &work, int id) {
+        const StoredDs &stored = work.stored_d_s;
+        slot = id;
+        const int split = id % stored.splits;
+        id /= stored.splits;
+        const int groups = stored.query_tiles();
+        const int all_segments = stored.segments * stored.heads * stored.batches;
+        const int group = groups - 1 - (work.by_length ? id / all_segments : id % groups);
+        if (!StoredTile::find(work, work.by_length ? id % all_segments : id / groups, stored.launch_pass, group))
+            return false;
+        first_key_block = key_blocks * split / stored.splits;
+        end_key_block = key_blocks * (split + 1) / stored.splits;
+        return true;
+    }
+};
+
+// The split tiles of this CTA. CTAs take them in alternating order, forwards and backwards, so that all CTAs have the
+// same amount of work.
 struct StoredTiles {
     unsigned turn = 0;
 
     // Finds the next tile. Returns false if there is none left.
-    __device__ __forceinline__ bool next(const BackwardWork &work, StoredTile &tile) {
+    __device__ __forceinline__ bool next(const BackwardWork &work, SplitTile &tile) {
         while (turn * gridDim.x < work.tiles) {
             const unsigned id = turn * gridDim.x + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
             ++turn;

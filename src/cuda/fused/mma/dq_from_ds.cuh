@@ -4,7 +4,8 @@
 //
 // Grid. One CTA for each multiprocessor of the GPU; each takes one of every gridDim.x tiles. A tile is four row blocks
 // of 64 queries, neighbours in a class. Their images of dS of the same keys lie next to one another. A launch has the
-// queries of one pass (StoredDs).
+// queries of one pass (StoredDs). If tiles are few, the keys of each are divided among several CTAs. The CTA that ends
+// last adds all their sums, in the order of the keys, so that the bits of dQ repeat.
 //
 // Roles. Every warp copies, and computes two strips of one row block. Stages of four images and 64 rows of K are copied
 // ahead, from tile to tile.
@@ -40,7 +41,7 @@ template <class Traits> class DqFromDsWarp {
         for (int i = 0; i < Traits::stages - 1; ++i)
             copy_next();
         StoredTiles tiles;
-        for (StoredTile tile; tiles.next(params_, tile);)
+        for (SplitTile tile; tiles.next(params_, tile);)
             find_d_q(tile);
     }
 
@@ -52,41 +53,42 @@ template <class Traits> class DqFromDsWarp {
     // thread copies from.
     struct Cursor {
         StoredTiles tiles;
-        StoredTile tile;
+        SplitTile tile;
         int keys = 0;
         bool is_over = false;
         const std::uint8_t *images; // the thread's 16 bytes of the tile's first image
         const Element *row;
         std::int64_t distance; // elements between rows
 
-        __device__ __forceinline__ Cursor() { tile.key_blocks = 0; }
+        __device__ __forceinline__ Cursor() { tile.end_key_block = 0; }
         __device__ __forceinline__ void next(const BackwardParams &params) {
-            if (++keys < tile.key_blocks) {
+            if (++keys < tile.end_key_block) {
                 const StoredDs &stored = params.stored_d_s;
                 images += (stored.queries - stored.hidden(keys, stored.launch_pass)) * StoredDs::image_bytes;
                 row += row_block_rows * distance;
                 return;
             }
-            keys = 0;
             do
                 is_over = !tiles.next(params, tile);
-            while (!is_over && tile.key_blocks == 0);
+            while (!is_over && tile.first_key_block == tile.end_key_block);
             if (is_over)
                 return;
-            images = params.stored_d_s.image(tile.batch, tile.head, tile.segment, 0, params.stored_d_s.launch_pass) +
+            keys = tile.first_key_block;
+            images = params.stored_d_s.image(tile.batch, tile.head, tile.segment, keys, params.stored_d_s.launch_pass) +
                      tile.first_row_block * StoredDs::image_bytes + thread_of_block() * 16;
             const OwnPart<Traits> own;
             const TensorRows &matrix = params.range_q_or_k;
             distance = std::int64_t{tile.stride} * matrix.row;
             row = matrix.first_row<const Element>(tile.batch, tile.head / params.heads_of_kv_head) +
-                  (tile.first_key - params.first_range_row) * matrix.row + own.row * distance + own.part * 8;
+                  (tile.first_key - params.first_range_row) * matrix.row +
+                  (keys * row_block_rows + own.row) * distance + own.part * 8;
         }
     };
 
-    __device__ __forceinline__ void find_d_q(const StoredTile &tile) {
+    __device__ __forceinline__ void find_d_q(const SplitTile &tile) {
         const int u = row_block_of_warp<strips>(), row_block = tile.first_row_block + u;
         float x[strips][columns / 2] = {};
-        for (int keys = 0; keys < tile.key_blocks; ++keys) {
+        for (int keys = tile.first_key_block; keys < tile.end_key_block; ++keys) {
             wait_for_copies<Traits::stages - 2>();
             __syncthreads(); // the stage has come, and the one before is free
             copy_next();
@@ -94,6 +96,8 @@ template <class Traits> class DqFromDsWarp {
                 multiply(x, stage_, u);
             stage_ = following(stage_);
         }
+        if (params_.stored_d_s.splits > 1 && !add_splits(tile, x))
+            return;
         if (row_block < tile.row_blocks())
             write(tile, u, x);
     }
@@ -123,6 +127,51 @@ template <class Traits> class DqFromDsWarp {
                     a[s].pairs[4 * i + j] = four[j];
             }
         add_block_product<Element, columns, row_block_rows>(x, a, shared_address(shared_.stages[stage].keys));
+    }
+
+    // Stores the CTA's sums of a tile. Returns whether all CTAs of the tile have stored theirs; x then becomes the sum
+    // over all keys.
+    __device__ __forceinline__ bool add_splits(const SplitTile &tile, float (&x)[strips][columns / 2]) const {
+        const StoredDs &stored = params_.stored_d_s;
+        const int tile_index = tile.slot / stored.splits;
+        const auto sums_of = [&](int slot) {
+            return reinterpret_cast<float4 *>(stored.split_sums + slot * StoredDs::split_floats(params_.head_dim)) +
+                   thread_of_block();
+        };
+        // Calls use(four sums of the thread, their place in a slot).
+        const auto for_each_four = [&](const auto &use) {
+            int place = 0;
+#pragma unroll
+            for (int i = 0; i < columns / 8; ++i)
+                if (i * 8 < params_.head_dim)
+#pragma unroll
+                    for (int s = 0; s < strips; ++s, place += Traits::threads)
+                        use(&x[s][i * 4], place);
+        };
+        float4 *const own = sums_of(tile.slot);
+        for_each_four([&](const float *four, int place) { own[place] = {four[0], four[1], four[2], four[3]}; });
+        __threadfence();
+        __syncthreads(); // all threads of the CTA have stored their sums
+        unsigned *const counter = stored.split_counters + tile_index;
+        const bool is_last = thread_of_block() == 0 && atomicAdd(counter, 1U) + 1 == stored.splits;
+        if (!__syncthreads_or(is_last))
+            return false;
+        __threadfence();
+        if (is_last)
+            *counter = 0;
+        for_each_four([&](float *four, int) { four[0] = four[1] = four[2] = four[3] = 0.f; });
+#pragma unroll 1
+        for (int split = 0; split < stored.splits; ++split) {
+            const float4 *const sums = sums_of(tile_index * stored.splits + split);
+            for_each_four([&](float *four, int place) {
+                const float4 other = __ldcg(sums + place);
+                four[0] += other.x;
+                four[1] += other.y;
+                four[2] += other.z;
+                four[3] += other.w;
+            });
+        }
+        return true;
     }
 
     __device__ __forceinline__ void write(const StoredTile &tile, int u, float (&x)[strips][columns / 2]) {

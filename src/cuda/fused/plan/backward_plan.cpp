@@ -218,7 +218,7 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
         memory.delta = workspace.take<float>(rows);
     }
     memory.branches = book_branches(workspace, plan);
-    std::int64_t counters = 0;
+    std::int64_t counters = backward.split_counter_count();
     for (const BackwardStep &step : backward.steps)
         if (step.action == BackwardAction::find_gradients)
             counters += backward.counters_of(step.what);
@@ -240,8 +240,11 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     }
     memory.curves = book_curves(workspace, problem, backward.queries.grids, backward.keys.grids);
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
-    if (backward.stored)
+    if (backward.stored) {
         memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));
+        memory.split_sums = workspace.take<float>(backward.split_counter_count(), backward.stored->layout.splits,
+                                                  StoredDs::split_floats(problem.head_dim));
+    }
     const std::int64_t rows_of_key_parts =
         (problem.gradients.only_v ? 1 : 2) * rows_of_range_parts(backward.keys.grids);
     memory.range_parts =

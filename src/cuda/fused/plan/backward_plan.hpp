@@ -86,6 +86,10 @@ struct BackwardPlan {
         return what == Gradients::all_storing_d_s ? 1 + 2 * stored->layout.turns.groups_in_memory.value : 1;
     }
 
+    // Returns the number of counters of StoredDs::split_counters, which all launches share. They precede the counters
+    // of launches.
+    std::int64_t split_counter_count() const { return stored ? stored->split_tiles() : 0; }
+
     const SideGrids &side_grids(Side side) const { return side == Side::queries ? queries : keys; }
     SideGrids &side_grids(Side side) { return side == Side::queries ? queries : keys; }
 };
@@ -111,6 +115,7 @@ struct BackwardMemory {
     PartialGradients partial; // the call's own
     CurveMemory curves;
     std::uint8_t *stored_ds;
+    float *split_sums; // StoredDs::split_sums
     SequenceMemory sequences;
     float *range_parts;   // of range parts, [parts, B, heads, rows, D]: dQ, or dK and then dV
     float *split_partial; // partial results of SideGrids::parts, a part of the rows at a time: dQ, or dK and then dV

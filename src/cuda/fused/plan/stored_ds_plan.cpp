@@ -150,15 +150,37 @@ template <class Use> void for_sizes(std::int64_t all, std::int64_t part, const U
         use(all % part, 1);
 }
 
+// The tiles of a launch, in the order of their lengths: each of `cells` cells has `count` tiles. A length is a number
+// of range blocks. The first tiles are the longest, and from tile `equal` on each has `step` blocks less than the tile
+// before.
+struct TileLengths {
+    std::int64_t cells;
+    int count;
+    double longest, step;
+    int equal;
+
+    double of(std::int64_t tile) const {
+        return longest - step * static_cast<double>(std::max<std::int64_t>(tile - equal, 0));
+    }
+    double sum_of_cell() const {
+        const double shorter = std::max(count - equal, 0);
+        return count * longest - step * shorter * (shorter - 1) / 2;
+    }
+};
+
 // Estimates the times of pairs of launches that store and multiply dS, and of launches that compute it twice. The unit
-// is the time of one product of two row blocks on a multiprocessor. Tiles must not differ in length.
+// is the time of one product of two row blocks on a multiprocessor.
 class TimesOfPairs {
   public:
-    TimesOfPairs(const Problem &problem, int keys, const BackwardShapes &shapes, int multiprocessors)
-        : problem_(problem), keys_(keys), shapes_(shapes), multiprocessors_(multiprocessors) {}
+    TimesOfPairs(const Problem &problem, const StoredDs &cell, const BackwardShapes &shapes, int multiprocessors)
+        : problem_(problem), cell_(cell), shapes_(shapes), multiprocessors_(multiprocessors) {}
 
-    double computing_twice(std::int64_t cells, int queries) const {
-        return time_of_keys(cells, queries) + time_of_tiles(cells, queries, shapes_.queries, keys_, 3);
+    double computing_twice(std::int64_t cells) const {
+        const int row_blocks = shapes_.queries.row_blocks;
+        const TileLengths queries{cells, static_cast<int>(divide_up(cell_.queries, row_blocks)),
+                                  static_cast<double>(cell_.keys),
+                                  cell_.is_triangular ? static_cast<double>(row_blocks) : 0, 0};
+        return time_of_keys(cells, cell_, 0) + time_of_tiles(queries, shapes_.queries, 3, 0);
     }
     double storing(const StoredDsParts &parts) const {
         double time = 0;
@@ -174,31 +196,70 @@ class TimesOfPairs {
     }
 
   private:
-    // Returns the time of a launch. Its last tiles take as long as if each CTA had one.
-    double time_of_tiles(std::int64_t cells, int row_blocks, const KernelShape &shape, int range_blocks,
-                         double products) const {
-        const std::int64_t tiles_of_cta =
-            divide_up(cells * divide_up(row_blocks, shape.row_blocks), std::int64_t{multiprocessors_} * shape.ctas);
-        return static_cast<double>(tiles_of_cta * shape.ctas * shape.row_blocks) * products *
-               (range_blocks + tuning::tile_rows / row_block_rows);
+    // Returns the time of a launch, the larger one of two bounds. First, CTAs share all tiles evenly at best. Second,
+    // some CTA has i / CTAs + 1 of the longest i + 1 tiles. `fixed` is the time of a tile beside its range blocks, in
+    // range blocks.
+    double time_of_tiles(const TileLengths &tiles, const KernelShape &shape, double products, double fixed) const {
+        const std::int64_t all = tiles.cells * tiles.count, ctas = std::int64_t{multiprocessors_} * shape.ctas;
+        fixed += double{tuning::tile_rows} / row_block_rows;
+        double blocks =
+            static_cast<double>(tiles.cells) * (tiles.sum_of_cell() + tiles.count * fixed) / static_cast<double>(ctas);
+        for (std::int64_t i = 0; i < all; i += ctas)
+            blocks = std::max(blocks, static_cast<double>(i / ctas + 1) * (tiles.of(i / tiles.cells) + fixed));
+        return blocks * shape.ctas * shape.row_blocks * products;
     }
-    double time_of_keys(std::int64_t cells, int queries) const {
-        return time_of_tiles(cells, keys_, shapes_.keys, queries, 4);
+    // Returns the keys of a pass, in row blocks.
+    static int keys_of_pass(const StoredDs &layout, int pass) {
+        return layout.is_triangular ? std::min(layout.keys, layout.queries_before(pass) + layout.queries) : layout.keys;
+    }
+    double time_of_keys(std::int64_t cells, const StoredDs &layout, int pass) const {
+        const int row_blocks = shapes_.keys.row_blocks;
+        const TileLengths keys{cells, static_cast<int>(divide_up(keys_of_pass(layout, pass), row_blocks)),
+                               static_cast<double>(layout.queries),
+                               layout.is_triangular ? static_cast<double>(row_blocks) : 0,
+                               layout.queries_before(pass) / row_blocks};
+        return time_of_tiles(keys, shapes_.keys, 4, 0);
+    }
+    double time_of_queries(std::int64_t cells, const StoredDs &layout, int pass) const {
+        const KernelShape shape{.row_blocks = StoredDs::row_blocks_of_tile, .range_block_rows = row_block_rows};
+        const double columns = problem_.head_dim, splits = layout.splits;
+        const TileLengths queries{cells * layout.splits, layout.query_tiles(), keys_of_pass(layout, pass) / splits,
+                                  layout.is_triangular ? StoredDs::row_blocks_of_tile / splits : 0, 0};
+        const double sums = layout.splits > 1 ? tuning::split_sum_key_blocks * (splits + 1) : 0;
+        const double memory = tuning::stored_traffic_columns / columns / multiprocessors_ * splits *
+                              static_cast<double>(cells) * queries.sum_of_cell() * shape.row_blocks;
+        return std::max(
+            memory,
+            time_of_tiles(queries, shape, tuning::stored_product_time + tuning::stored_image_columns / columns, sums));
     }
     double time_of_passes(std::int64_t cells, const StoredDs &layout) const {
-        const KernelShape shape{.row_blocks = StoredDs::row_blocks_of_tile, .range_block_rows = row_block_rows};
-        const double key_blocks = static_cast<double>(cells * keys_) / multiprocessors_;
-        const double traffic = tuning::stored_traffic_columns / problem_.head_dim * key_blocks * layout.queries;
-        const double product = time_of_tiles(cells, layout.queries, shape, keys_, tuning::stored_product_time);
-        const double sums = layout.turns.passes > 1 ? tuning::sums_in_query_blocks * key_blocks : 0;
-        return (time_of_keys(cells, layout.queries) + std::max(traffic, product) + sums) * layout.turns.passes;
+        const int passes = layout.turns.passes;
+        const double sums =
+            passes > 1 ? tuning::sums_in_query_blocks * static_cast<double>(cells * layout.keys) / multiprocessors_ : 0;
+        const auto time_of_pass = [&](int pass) {
+            return time_of_keys(cells, layout, pass) + time_of_queries(cells, layout, pass) + sums;
+        };
+        if (!layout.is_triangular)
+            return passes * time_of_pass(0);
+        double time = 0;
+        for (int pass = 0; pass < passes; ++pass)
+            time += time_of_pass(pass);
+        return time;
     }
 
     const Problem &problem_;
-    const int keys_; // row blocks of a cell
+    const StoredDs &cell_; // all queries and keys
     const BackwardShapes &shapes_;
     const int multiprocessors_;
 };
+
+// Returns the bytes of the sums of all splits of a cell, and of their counters.
+std::size_t split_bytes_of_cell(const Problem &problem, const StoredDs &layout) {
+    if (layout.splits == 1)
+        return 0;
+    const std::int64_t floats = layout.splits * StoredDs::split_floats(problem.head_dim);
+    return static_cast<std::size_t>(layout.query_tiles() * (floats + 1)) * sizeof(float);
+}
 
 // Divides all cells into parts of equal size, of which one fits into memory. There is room for `room` cells.
 void divide_cells(const Problem &problem, std::int64_t room, StoredDsParts &parts) {
@@ -218,29 +279,20 @@ void divide_cells(const Problem &problem, std::int64_t room, StoredDsParts &part
 // - A pair has as many cells as fit into memory, with the queries of one pass.
 // - The number of passes is the one that takes the least time. With fewer passes fewer cells fit, and their tiles may
 //   leave multiprocessors without work.
-// - Under causality there is one pass, since the first queries would have too few tiles of keys.
+// - The keys of a tile of queries are divided among as many CTAs as take the least time.
 //
 // Returns none if computing dS twice takes less time.
 std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsParts &cell, bool sums_keys,
                                         const BackwardShapes &shapes, int multiprocessors, std::size_t bytes) {
-    const int queries = cell.layout.queries, keys = cell.layout.keys;
-    const std::int64_t cells = problem.batch * problem.kv_heads * cell.all_segments;
-    if (cell.layout.is_triangular) {
-        StoredDsParts parts = cell;
-        const auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
-        divide_cells(problem, room, parts);
-        const std::int64_t key_tiles = std::int64_t{parts.layout.cells} * divide_up(keys, shapes.keys.row_blocks);
-        const std::int64_t ctas = std::int64_t{multiprocessors} * shapes.keys.ctas;
-        const bool has_few_tiles = 8 * key_tiles < ctas * tuning::min_causal_key_tiles_of_eight_ctas;
-        if (room == 0 || (parts.layout.cells < cells && has_few_tiles))
-            return std::nullopt;
-        return parts;
-    }
-    const TimesOfPairs times(problem, keys, shapes, multiprocessors);
-    double least_time = times.computing_twice(cells, queries);
+    const int queries = cell.layout.queries;
+    const TimesOfPairs times(problem, cell.layout, shapes, multiprocessors);
+    double least_time = times.computing_twice(problem.batch * problem.kv_heads * cell.all_segments);
     std::optional<StoredDsParts> best;
+    int fewest_passes = queries; // that fit
     for (int part = queries; part > 0; --part) {
         const auto passes = static_cast<int>(divide_up(queries, part));
+        if (passes > tuning::max_more_passes * fewest_passes)
+            break;
         part = static_cast<int>(divide_up(queries, passes)); // passes of equal size
         StoredDsParts parts = cell;
         StoredDs &layout = parts.layout;
@@ -248,14 +300,18 @@ std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsPa
         layout.turns.passes = passes;
         layout.ends_partial = passes > 1 && !sums_keys;
         const std::size_t sum_bytes = layout.ends_partial ? sum_bytes_of_head(problem, cell) : 0;
-        const auto room = static_cast<std::int64_t>(bytes / (parts.cell_bytes() + sum_bytes));
-        if (room == 0)
-            continue;
-        divide_cells(problem, room, parts);
-        parts.key_rows = std::min(parts.segments * cell.key_rows, problem.key_rows());
-        if (const double time = times.storing(parts); time < (1 - tuning::min_gain) * least_time) {
-            least_time = time;
-            best = parts;
+        for (layout.splits = 1; layout.splits <= tuning::max_splits; ++layout.splits) {
+            const auto room = static_cast<std::int64_t>(
+                bytes / (parts.cell_bytes() + sum_bytes + split_bytes_of_cell(problem, layout)));
+            if (room == 0)
+                break;
+            fewest_passes = std::min(fewest_passes, passes);
+            divide_cells(problem, room, parts);
+            parts.key_rows = std::min(parts.segments * cell.key_rows, problem.key_rows());
+            if (const double time = times.storing(parts); time < (1 - tuning::min_gain) * least_time) {
+                least_time = time;
+                best = parts;
+            }
         }
     }
     return best;
@@ -278,6 +334,7 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope sco
         return static_cast<int>(divide_up(divide_up(segment_rows(window), branch.dilation.value), row_block_rows));
     };
     StoredDsParts parts{1, 1, 1, tiles.sequence.segments, segment_rows(problem.keys), {}};
+    parts.layout.splits = 1;
     parts.layout.queries = row_blocks(problem.queries);
     parts.layout.keys = row_blocks(problem.keys);
     parts.layout.is_triangular = tiles.causal && problem.queries == problem.keys;

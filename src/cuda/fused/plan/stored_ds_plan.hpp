@@ -22,6 +22,8 @@ struct StoredDsParts {
 
     std::size_t cell_bytes() const;
     std::size_t bytes() const { return static_cast<std::size_t>(layout.cells) * cell_bytes(); }
+    // Tiles of queries of a launch whose keys are divided (StoredDs::splits).
+    std::int64_t split_tiles() const { return layout.splits > 1 ? layout.cells * layout.query_tiles() : 0; }
 };
 
 // Plans how dS is stored in `bytes` bytes. Returns none if dS does not fit, or only for too few tiles at a time.

@@ -85,20 +85,27 @@ inline constexpr std::int64_t min_groups = 3;
 inline constexpr std::int64_t min_groups_of_passes = 4;
 // Least number of tiles in memory for each CTA. Not recorded.
 inline constexpr int min_tiles_of_cta = 3;
-// Two kernels store and multiply dS: times of the second one, in the time of a product of the first. A tile that has a
-// multiprocessor to itself takes stored_product_time. Memory takes stored_traffic_columns / D of it for all of a GPU's
-// tiles. By these numbers 16411:1 takes 0.87 and, at D = 128, 0.73 of the time that computing dS twice takes. One H200,
-// `tests/benchmarks/peers.py --engine mma`, measured 0.87 and 0.71.
-inline constexpr double stored_product_time = 0.6;
+// Two kernels store and multiply dS: times of the second one for an image, in the time of a product of the first. With
+// a multiprocessor for each tile it takes stored_product_time + stored_image_columns / D. All of a GPU's
+// multiprocessors together take at least stored_traffic_columns / D, which memory needs. A fit to four rates on one
+// H200 (32771:1 and 16411:1, D = 64 and 128, doc/notes/mma.md), each of which it gives within 3 %. By the same
+// constants, 32771:1 with causality takes 1.55 times as long as computing dS twice at D = 64, and 0.83 at D = 128. 1.58
+// and 0.83 were measured.
+inline constexpr double stored_product_time = 0.28;
+inline constexpr double stored_image_columns = 65;
 inline constexpr double stored_traffic_columns = 128;
+// Greatest number of passes of two kernels, as a multiple of the fewest that fit. Four times as many have room for four
+// cells, which give multiprocessors enough tiles. Planning takes longer with more. Not measured.
+inline constexpr int max_more_passes = 4;
 // In several passes, partial results of keys take the time of products with this number of row blocks of queries: as
 // many bytes are read and written as for their dS. Not measured.
 inline constexpr double sums_in_query_blocks = 8;
-// The same kernels under causality: least number of key tiles of a launch for every eight CTAs, if dS of all cells does
-// not fit. Causal tiles differ in length, so a GPU with few tiles waits for the longest one. One H200, `mma`, by a
-// program that was not kept: with 7.8 tiles for eight CTAs 0.63 times as fast as computing dS twice (32771 rows, D =
-// 64). With 15.6 tiles 1.15 times (16411 rows, or 32771 at D = 128: 1.21).
-inline constexpr int min_causal_key_tiles_of_eight_ctas = 12;
+// Greatest number of CTAs that share the keys of a tile of queries. A launch of twenty tiles then fills an H100. Not
+// measured.
+inline constexpr int max_splits = 8;
+// CTAs that share a tile write and read a sum each, which takes as long as this number of blocks of keys: as many bytes
+// are written or read as for their dS and K. Not measured.
+inline constexpr double split_sum_key_blocks = 3;
 // Least number of queries of a pass. A tile of queries takes 0.5 ms for 65,536 keys, and with fewer queries there are
 // few such tiles. Computing dS twice is then faster.
 inline constexpr int min_pass_queries = 4608;
