@@ -293,6 +293,26 @@ class GpuTest(ProgramTest):
                                  ranks == least, ranks)
         self.assertEqual(run_json("plan", *SIZES, *BRANCH_OPTIONS, *H100)["gpu"]["backward_least_ranks"], 1)
 
+    def test_memory_of_ranks(self):
+        """The workspace is at least what two H200s took (doc/ranks.md), and less than float32 sums of all rows."""
+        longnet = ["--preset", "longnet:2048,4,4,5"]
+        for rows, heads, options, measured in (
+                (65536, 16, longnet, (48.5, 104)), (65537, 16, longnet, (160, 438)),
+                (65537, 8, ["--branch", "window:4095,0:1", "--causal"], (32.5, 84.5))):
+            plan = run_json("plan", "--tokens", 2 * rows, "--heads", heads, "--head-dim", 128, *options, "--dtype",
+                            "bfloat16", "--gpu", "H200", "--ranks", 2)
+            cost = {row["quantity"]: row["largest_rank"] for row in plan["cost"]}
+            for pass_, bytes_, sums in zip(("forward", "backward"), measured, (1, 3)):
+                workspace = cost[f"{pass_}_workspace_bytes"]
+                self.assertGreaterEqual(workspace, bytes_ * 2**20, (rows, options, pass_))
+                self.assertLess(workspace, 4 * sums * 128 * heads * rows, (rows, options, pass_))
+        # Sums of all rows, as many heads share a key, and as the whole sequence is one segment.
+        for options, sums in ((["--kv-heads", 2, *longnet], 2 * 2), (["--kv-heads", 16, "--branch", "0:1"], 3 * 16)):
+            plan = run_json("plan", "--tokens", 70001, "--heads", 16, "--head-dim", 128, *options, "--gpu", "H200",
+                            "--dtype", "bfloat16", "--ranks", 2)
+            cost = {row["quantity"]: row["largest_rank"] for row in plan["cost"]}
+            self.assertGreaterEqual(cost["backward_workspace_bytes"], 4 * 128 * sums * 35001)
+
     def test_memory_that_does_not_suffice(self):
         """A pass that does not fit has no times, and ranks that cannot be found have a reason."""
         sizes = ["--heads", 16, "--head-dim", 128, "--branch", "2048:1", "--dtype", "bfloat16"]

@@ -42,14 +42,6 @@ const char *scale_refusal(double scale) {
                : "the scale is too small or too large for float32";
 }
 
-// Returns the bounds of the sequences: their starts and the end of the last one.
-std::vector<std::int64_t> sequence_bounds(const annulus_problem &problem) {
-    const annulus_call_options *const options = problem.options;
-    if (!options || options->sequence_count == 0)
-        return {0, problem.sequence_length};
-    return {options->sequence_starts, options->sequence_starts + options->sequence_count + 1};
-}
-
 // True if a shard begins inside a segment of the branch.
 bool is_cut(const annulus_branch &branch, const annulus_problem &problem, const Shards &shards) {
     const std::vector<std::int64_t> bounds = sequence_bounds(problem);
@@ -119,6 +111,13 @@ const char *pattern_refusal(const PlannedJob &job, const std::vector<annulus_bra
 }
 
 } // namespace
+
+std::vector<std::int64_t> sequence_bounds(const annulus_problem &problem) {
+    const annulus_call_options *const options = problem.options;
+    if (!options || options->sequence_count == 0)
+        return {0, problem.sequence_length};
+    return {options->sequence_starts, options->sequence_starts + options->sequence_count + 1};
+}
 
 bool is_curved(const annulus_branch &branch) {
     return branch.order != ANNULUS_ORDER_LINEAR && branch.dilation > 1;

@@ -5,6 +5,7 @@
 #include "cli/commands/plan_estimates.hpp"
 #include "cli/devices/gpu_models.hpp"
 
+#include <cstdint>
 #include <vector>
 
 namespace annulus::cli {
@@ -15,6 +16,9 @@ annulus_engine engine_on(const GpuModel &model, const PlannedJob &job, annulus_p
 
 // True if one launch of `fused` or `mma` computes all branches.
 bool is_one_launch(const std::vector<annulus_branch> &branches);
+
+// Returns the bounds of the sequences: their starts and the end of the last one.
+std::vector<std::int64_t> sequence_bounds(const annulus_problem &problem);
 
 // True if the branch follows a curve. With dilation 1 the order makes no difference.
 bool is_curved(const annulus_branch &branch);

@@ -89,13 +89,15 @@ void add_pass(PassCost &cost, const annulus_estimate &estimate, std::uint64_t wo
     cost.received.add(estimate.received_bytes);
 }
 
-Cost cost_of(const PlannedJob &job, const std::vector<RankEstimates> &ranks, const std::optional<Gpu> &gpu) {
+Cost cost_of(const PlannedJob &job, const Shards &shards, const std::vector<RankEstimates> &ranks,
+             const std::optional<Gpu> &gpu) {
     Cost cost{};
     cost.branches.resize(ranks.front().branch_pairs.size());
-    for (const RankEstimates &rank : ranks) {
+    for (std::int32_t index = 0; index < shards.ranks(); ++index) {
+        const RankEstimates &rank = ranks[static_cast<std::size_t>(index)];
         const auto add = [&](PassCost &pass_cost, annulus_pass pass, const annulus_estimate &estimate) {
             const std::uint64_t workspace =
-                gpu ? gpu_workspace_bytes(job, pass, gpu->engine(pass), estimate, rank.rows, ranks.size() > 1)
+                gpu ? gpu_workspace_bytes(job, pass, *gpu, estimate, rank.float32_message_bytes, shards, index)
                     : estimate.workspace_bytes;
             add_pass(pass_cost, estimate, workspace);
         };
@@ -314,7 +316,7 @@ void plan(const PlanOptions &options) {
     const Shards shards(context.get(), job.problem, options.ranks, options.sharding);
     const std::optional<Gpu> gpu = gpu_of(options, wanted, shards);
     const std::vector<RankEstimates> ranks = estimate_ranks(context.get(), job, shards);
-    const Cost cost = cost_of(job, ranks, gpu);
+    const Cost cost = cost_of(job, shards, ranks, gpu);
     if (!options.svg.empty())
         draw(options, job, shards, labels);
     Report report;

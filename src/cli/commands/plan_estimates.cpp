@@ -11,16 +11,18 @@ namespace annulus::cli {
 
 namespace {
 
-// The contexts that estimate. `all` has every branch. With several ranks `alone` has a context for each branch, which
-// estimates the branch's pairs and the rows that it needs of other ranks. With one rank `alone` is empty.
+// The contexts that estimate. `all` has every branch, and so has `unlimited`, which has no workspace limit. With
+// several ranks `alone` has a context for each branch, which estimates the branch's pairs and the rows that it needs of
+// other ranks. With one rank `alone` and `unlimited` are empty.
 struct PlanContexts {
     annulus_context *all;
     std::optional<Context> owned; // `all`, unless that is the caller's
+    std::optional<Context> unlimited;
     std::vector<Context> alone;
 };
 
 PlanContexts make_contexts(annulus_context *all, const PlannedJob &job, const Shards &shards) {
-    PlanContexts contexts{all, {}, {}};
+    PlanContexts contexts{all, {}, {}, {}};
     if (shards.ranks() == 1)
         return contexts;
     ExecutionOptions execution = job.execution;
@@ -28,8 +30,9 @@ PlanContexts make_contexts(annulus_context *all, const PlannedJob &job, const Sh
     execution.exchange = exchange_name(estimate_of_rank(all, job.problem, ANNULUS_PASS_FORWARD, shards, 0).exchange);
     contexts.owned = make_context(job.pattern, execution, job.problem.heads);
     contexts.all = contexts.owned->get();
+    execution = without_limit(execution);
+    contexts.unlimited = make_context(job.pattern, execution, job.problem.heads);
     execution.exchange = exchange_name(ANNULUS_EXCHANGE_GATHER);
-    execution.workspace_limit = 0;
     for (const Config &config : job.pattern.one_by_one(job.problem.heads))
         contexts.alone.push_back(make_context(config.get(), execution));
     return contexts;
@@ -54,6 +57,19 @@ annulus_estimate estimate_of_rank(annulus_context *context, const annulus_proble
     return estimate;
 }
 
+std::uint64_t float32_message_bytes(annulus_context *context, annulus_problem problem, const Shards &shards,
+                                    std::int32_t rank) {
+    if (shards.ranks() == 1)
+        return 0;
+    problem.dtype = problem.gradient_dtype = ANNULUS_FLOAT32;
+    return estimate_of_rank(context, problem, ANNULUS_PASS_BACKWARD, shards, rank).workspace_bytes;
+}
+
+ExecutionOptions without_limit(ExecutionOptions execution) {
+    execution.workspace_limit = 0;
+    return execution;
+}
+
 std::vector<RankEstimates> estimate_ranks(annulus_context *context, const PlannedJob &job, const Shards &shards) {
     const PlanContexts contexts = make_contexts(context, job, shards);
     const std::size_t branches = job.pattern.labels(job.problem.heads).size();
@@ -64,6 +80,8 @@ std::vector<RankEstimates> estimate_ranks(annulus_context *context, const Planne
         RankEstimates &own = ranks.emplace_back();
         own.forward = estimate_of_rank(contexts.all, job.problem, ANNULUS_PASS_FORWARD, shards, rank);
         own.backward = estimate_of_rank(contexts.all, job.problem, ANNULUS_PASS_BACKWARD, shards, rank);
+        own.float32_message_bytes =
+            contexts.unlimited ? float32_message_bytes(contexts.unlimited->get(), job.problem, shards, rank) : 0;
         own.rows = shards.rows(rank);
         for (std::size_t i = 0; i < branches; ++i) {
             const annulus_estimate part = estimate_of_branch(contexts, job.problem, shards, rank, i);

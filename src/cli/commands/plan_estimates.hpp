@@ -27,10 +27,19 @@ struct RankEstimates {
     // By branch: the pairs, and the bytes that forward would receive if the pattern had this branch alone.
     std::vector<double> branch_pairs;
     std::vector<std::uint64_t> branch_received;
+    std::uint64_t float32_message_bytes;
 };
 
 annulus_estimate estimate_of_rank(annulus_context *context, const annulus_problem &problem, annulus_pass pass,
                                   const Shards &shards, std::int32_t rank);
+
+// Returns the bytes that a rank needs in backward for rows of other ranks and their gradients, all of them in float32;
+// 0 on one rank. That is the workspace of an engine without sums of its own: the CPU's, for float32. `context` has no
+// workspace limit.
+std::uint64_t float32_message_bytes(annulus_context *context, annulus_problem problem, const Shards &shards,
+                                    std::int32_t rank);
+
+ExecutionOptions without_limit(ExecutionOptions execution);
 
 // Returns the estimates of all ranks. `context` is of the job.
 std::vector<RankEstimates> estimate_ranks(annulus_context *context, const PlannedJob &job, const Shards &shards);

@@ -185,104 +185,34 @@ std::optional<Slowest> slowest_of(const Setting &setting, annulus_pass pass, con
     return slowest;
 }
 
-// True if sums hold the reached rows only, in parts, by doc/limits.md. More than nine branches may leave more than
-// eight to the launches after the first.
-bool has_small_sums(const std::vector<annulus_branch> &branches, std::int32_t heads) {
-    const auto is_small = [](const annulus_branch &branch) {
-        return !is_curved(branch) && (branch.dilation == 1 || branch.query_rule != ANNULUS_QUERY_RESIDUE);
-    };
-    const std::int64_t least = std::ranges::min_element(branches, {}, &annulus_branch::dilation)->dilation;
-    const auto has_all_rows = [&](const annulus_branch &branch) {
-        return branch.dilation == least && (least == 1 || branch.query_rule == ANNULUS_QUERY_EVERY) &&
-               branch.first_head == 0 && (branch.head_count == 0 || branch.head_count == heads);
-    };
-    return branches.size() <= 9 && std::ranges::all_of(branches, is_small) &&
-           std::ranges::any_of(branches, has_all_rows);
-}
-
-// Returns the most bytes that branches along a curve take: the order of the positions, and for `mma` the copies of the
-// rows that one branch reads.
-std::uint64_t curve_bytes(const annulus_problem &problem, annulus_pass pass, annulus_engine engine,
-                          const std::vector<annulus_branch> &branches, std::int64_t rows) {
-    const auto curves = static_cast<std::uint64_t>(std::ranges::count_if(branches, is_curved));
-    if (curves == 0)
-        return 0;
-    const std::int32_t heads = is_backward(pass) ? problem.heads : problem.kv_heads;
-    const std::int64_t row_bytes = 2 * problem.head_dim * dtype_bytes(problem.dtype) + (is_backward(pass) ? 8 : 0);
-    const std::int64_t copies = engine == ANNULUS_ENGINE_MMA ? problem.batch * rows * heads * row_bytes : 0;
-    return 8 * static_cast<std::uint64_t>(rows) * curves + static_cast<std::uint64_t>(copies);
-}
-
-// Returns an upper bound of the bytes that the estimate, which is for a CPU, lacks: float32 sums and softmax states on
-// GPUs. The sums of O that a CPU keeps, too, count twice.
-std::uint64_t sums_of_ranks(const annulus_problem &problem, annulus_pass pass, const annulus_estimate &estimate,
-                            std::int64_t rows) {
-    const auto dim = static_cast<std::uint64_t>(problem.head_dim);
-    const auto query_rows = static_cast<std::uint64_t>(problem.batch * rows * problem.heads);
-    const auto key_rows = static_cast<std::uint64_t>(problem.batch * rows * problem.kv_heads);
-    if (!is_backward(pass))
-        return estimate.received_bytes == 0 ? 0 : 4 * (dim + 2) * query_rows;
-    if (estimate.sent_bytes + estimate.received_bytes == 0)
-        return 0;
-    const bool estimate_has_gradients = dtype_bytes(problem.dtype) == 2;
-    return 8 * query_rows + (estimate_has_gradients ? 0 : 4 * dim * (query_rows + 2 * key_rows));
-}
-
-// Returns the most bytes that an engine takes.
-std::uint64_t engine_bytes(const PlannedJob &job, annulus_pass pass, annulus_engine engine,
-                           const annulus_estimate &estimate, std::int64_t rows, bool has_ranks) {
-    const annulus_problem &problem = job.problem;
-    // The rooms of doc/limits.md and doc/performance.md.
-    constexpr std::uint64_t MiB = 1 << 20, room_for_sums = 1280 * MiB, room_for_ds = 1536 * MiB, gemm_room = 256 * MiB;
-    if (engine == ANNULUS_ENGINE_GEMM)
-        return gemm_room;
-    const auto dim = static_cast<std::uint64_t>(problem.head_dim);
-    const auto query_rows = static_cast<std::uint64_t>(problem.batch * rows * problem.heads);
-    const auto key_rows = static_cast<std::uint64_t>(problem.batch * rows * problem.kv_heads);
-    const Config config = job.pattern.config(problem.heads);
-    const std::vector<annulus_branch> branches = get_branches(config.get());
-    const bool is_one = is_one_launch(branches);
-    // Float32 sums of O or dQ, and two numbers of a row. sums_of_ranks() counts those of several ranks.
-    std::uint64_t sums = 4 * (dim + 2) * query_rows;
-    if (has_ranks || is_one || has_small_sums(branches, problem.heads))
-        sums = std::min(room_for_sums, sums);
-    const std::uint64_t curves = curve_bytes(problem, pass, engine, branches, rows);
-    if (!is_backward(pass))
-        return sums + curves;
-    // Two float32 numbers of a row, dS in 16 bits, and float32 sums of dK and dV.
-    const double ds_bytes = std::min(static_cast<double>(room_for_ds), 2 * estimate.pairs);
-    return 8 * query_rows + static_cast<std::uint64_t>(ds_bytes) + (has_ranks ? 0 : 8 * dim * key_rows) +
-           (has_ranks || is_one ? 0 : sums) + curves;
-}
-
-bool fits(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, const annulus_estimate &estimate, std::int64_t rows,
-          bool has_ranks) {
-    return estimate.tensor_bytes + gpu_workspace_bytes(job, pass, gpu.engine(pass), estimate, rows, has_ranks) <=
+bool fits(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, const annulus_estimate &estimate,
+          std::uint64_t message_bytes, const Shards &shards, std::int32_t rank) {
+    return estimate.tensor_bytes + gpu_workspace_bytes(job, pass, gpu, estimate, message_bytes, shards, rank) <=
            gpu.model.memory_bytes;
 }
 
-bool fit_all(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, const std::vector<RankEstimates> &ranks) {
-    return std::ranges::all_of(ranks, [&](const RankEstimates &rank) {
-        return fits(job, pass, gpu, is_backward(pass) ? rank.backward : rank.forward, rank.rows, ranks.size() > 1);
-    });
+bool fit_all(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, const Shards &shards,
+             const std::vector<RankEstimates> &ranks) {
+    for (std::int32_t rank = 0; rank < shards.ranks(); ++rank) {
+        const RankEstimates &own = ranks[static_cast<std::size_t>(rank)];
+        if (!fits(job, pass, gpu, is_backward(pass) ? own.backward : own.forward, own.float32_message_bytes, shards,
+                  rank))
+            return false;
+    }
+    return true;
 }
 
 } // namespace
 
-std::uint64_t gpu_workspace_bytes(const PlannedJob &job, annulus_pass pass, annulus_engine engine,
-                                  const annulus_estimate &estimate, std::int64_t rows, bool has_ranks) {
-    const std::uint64_t shared =
-        has_ranks ? estimate.workspace_bytes + sums_of_ranks(job.problem, pass, estimate, rows) : 0;
-    return shared + engine_bytes(job, pass, engine, estimate, rows, has_ranks);
-}
-
 Cell least_ranks(const PlannedJob &job, annulus_pass pass, const Gpu &gpu, Sharding sharding) {
     const Context context = make_context(job.pattern, job.execution, job.problem.heads);
+    const Context unlimited = make_context(job.pattern, without_limit(job.execution), job.problem.heads);
     const auto fit = [&](std::int32_t ranks) {
         const Shards shards(context.get(), job.problem, ranks, sharding);
         const std::int32_t middle = ranks / 2;
         const annulus_estimate estimate = estimate_of_rank(context.get(), job.problem, pass, shards, middle);
-        return fits(job, pass, gpu, estimate, shards.rows(middle), ranks > 1);
+        return fits(job, pass, gpu, estimate, float32_message_bytes(unlimited.get(), job.problem, shards, middle),
+                    shards, middle);
     };
     try {
         std::int32_t high = 1;
@@ -314,8 +244,8 @@ Table time_table(annulus_context *context, const PlannedJob &job, const Shards &
     setting.covered = covered_shares(setting.branches, typical_length(job.problem), job.problem.heads);
     setting.read_share = read_share_of(setting.branches);
     setting.leaves_host = ranks_that_leave_hosts(context, job, shards, hosts);
-    const bool forward_fits = fit_all(job, ANNULUS_PASS_FORWARD, gpu, ranks);
-    const bool backward_fits = fit_all(job, ANNULUS_PASS_BACKWARD, gpu, ranks);
+    const bool forward_fits = fit_all(job, ANNULUS_PASS_FORWARD, gpu, shards, ranks);
+    const bool backward_fits = fit_all(job, ANNULUS_PASS_BACKWARD, gpu, shards, ranks);
     const auto slowest = [&](annulus_pass pass, bool has_memory) {
         return has_memory ? slowest_of(setting, pass, ranks) : std::nullopt;
     };
