@@ -45,6 +45,7 @@ SECONDS = {
     "_nonfinite_rows": 1,
     "_nonfinite": 0.2,
     "_sequences": 0.2,
+    "_sliding": 0.7,
     "_ranks_mass": 0.2,
     "_shared_rows": 10,
 }
