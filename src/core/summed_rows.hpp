@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a shard whose results are sums over several key scopes or launches. All other rows get their results from
-// the own keys in one launch, and need no memory for sums.
+// The rows of a shard or call whose results are sums over several key scopes or launches. All other rows get their
+// results in one launch, of a shard that over its own keys, and need no memory for sums.
 //
 // Such a row is in a segment that a border of the shard cuts, or in a branch that has a launch of its own. So each
 // branch has them in a few intervals of positions. In each segment of an interval, a head has the rows of one class,

@@ -329,13 +329,15 @@ TEST(NanInWindows, ReachesRowsThatAttendToIt) {
     const std::vector<std::vector<BranchSpec>> patterns{{window_spec(20, 3, 2), window_spec(70, 130)},
                                                         {window_spec(70, 130), global_spec(900, 6, true)},
                                                         {{.segment = 300}, global_spec(2, 3)}};
-    for (std::size_t number = 0; number < 2 * patterns.size(); ++number) {
-        const Problem problem = {.length = 1033,
-                                 .heads = 1,
-                                 .dim = 64,
-                                 .branches = patterns[number / 2],
-                                 .causal = number % 2 == 1,
-                                 .dtype = subject_usual_dtype()};
+    for (std::size_t number = 0; number < 6 * patterns.size(); ++number) {
+        Problem problem = {.length = 1033,
+                           .heads = 1,
+                           .dim = 64,
+                           .branches = patterns[number / 6],
+                           .causal = number % 2 == 1,
+                           .dtype = subject_usual_dtype()};
+        if (number % 3 > 0) // the gradient of Q or K is added, and the other one is not
+            problem.gradients[number % 3 - 1].adds = true;
         SCOPED_TRACE(testing::Message() << problem);
         const Inputs sound = random_inputs(problem, 11);
         const auto spoilt = [&](std::vector<double> Inputs::*rows) {

@@ -34,11 +34,12 @@ annulus_estimate estimate_of_rank(annulus_context *context, const annulus_proble
                                   const Shards &shards, std::int32_t rank);
 
 // Returns the bytes that a rank needs in backward for rows of other ranks and their gradients, all of them in float32;
-// 0 on one rank. That is the workspace of an engine without sums of its own: the CPU's, for float32. `context` has no
+// 0 on one rank. That is the workspace of the engine `cpu` in float32, which has no sums of its own. `context` has no
 // workspace limit.
 std::uint64_t float32_message_bytes(annulus_context *context, annulus_problem problem, const Shards &shards,
                                     std::int32_t rank);
 
+// Returns the options without a workspace limit.
 ExecutionOptions without_limit(ExecutionOptions execution);
 
 // Returns the estimates of all ranks. `context` is of the job.

@@ -112,8 +112,8 @@ struct SideRows {
     std::int64_t all = 0;
     std::int64_t cut = 0;    // each head has at most this number that attend to, or are attended to by, other shards
     std::int64_t summed = 0; // each head has at most this number of sums
-    // Of queries and other shards' keys, a head has at most this number of pairs in one branch of segments. Launches
-    // over these may store dS.
+    // A head has at most this number of pairs of queries and other shards' keys in one branch of segments. Launches
+    // over these pairs may store dS.
     double cut_pairs = 0;
 };
 
@@ -285,7 +285,8 @@ std::uint64_t gpu_workspace_bytes(const PlannedJob &job, annulus_pass pass, cons
         if (shared.queries.all > 0)
             most = std::max(most, engine_bytes_of_shared(job, pattern, pass, gpu.model, shared, estimate));
     }
-    // Of float32 rows and float32 gradients, a call has rows of its own dtype, and backward has the gradients, too.
+    // message_bytes has rows and gradients in float32, 8 bytes an element. A call has rows of its own dtype. Backward
+    // has float32 gradients, too.
     const auto eighths = static_cast<std::uint64_t>(dtype_bytes(job.problem.dtype) + (is_backward(pass) ? 4 : 0));
     return message_bytes * eighths / 8 + sums_of_shared(job.problem, pass, shared) + most;
 }

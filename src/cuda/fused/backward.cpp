@@ -70,8 +70,12 @@ template <class Architecture> class FusedBackward final : public Executable {
         std::size_t count = 0;
         const auto add = [&](Side side, const float *partial_rows, const DeviceRows &target) {
             const PartialRows &rows = backward_.side_grids(side).grids.back().tiles.rows_left_partial;
-            unfinished[count++] = {
-                call.whole(), rows, problem.head_dim, partial_rows, DeviceSummedRows(summed_rows(side, call)), target};
+            unfinished[count++] = {call.whole(),
+                                   rows,
+                                   problem.head_dim,
+                                   partial_rows,
+                                   DeviceSummedRows(summed_rows(side, backward_, call)),
+                                   target};
         };
         if (backward_.queries.finishes)
             add(Side::queries, std::exchange(all.d_q, nullptr), call.d_q);
@@ -171,13 +175,6 @@ template <class Architecture> class FusedBackward final : public Executable {
 
     // ---- Addresses of a call.
 
-    // Returns the rows of a side that have partial results, of the call's own or of its ranks'. Null: all rows.
-    const SummedRows *summed_rows(Side side, const CudaCall &call) const {
-        if (const std::optional<SummedRows> &own = backward_.side_grids(side).summed)
-            return &*own;
-        return side == Side::queries ? call.partial.summed_queries : call.partial.summed_keys;
-    }
-
     static RangeMatrices ranges_of(Side side, const CudaCall &call) {
         const Problem &p = call.problem();
         if (side == Side::queries)
@@ -213,7 +210,7 @@ template <class Architecture> class FusedBackward final : public Executable {
                 params.partial_d_q_or_k = is_query_side ? partial.d_q : partial.d_k;
                 params.partial_d_v = is_query_side ? nullptr : partial.d_v;
                 if (planned.range_parts == 1)
-                    set_summed_rows(summed_rows(side, call), params);
+                    set_summed_rows(summed_rows(side, backward_, call), params);
                 params.has_nonfinite = memory.has_nonfinite;
             }
         }
@@ -313,7 +310,7 @@ template <class Architecture> class FusedBackward final : public Executable {
                                   problem.head_dim,
                                   step.launch.destination == Destination::add_to_partial,
                                   is_query_side ? problem.queries.length : problem.key_rows(),
-                                  DeviceSummedRows(summed_rows(step.side, call))};
+                                  DeviceSummedRows(summed_rows(step.side, backward_, call))};
         const PartialGradients parts = gradients_of_parts(planned, problem, memory),
                                all = partial_gradients(step.side, backward_, scope_, call, memory);
         const auto add = [&](const float *from, float *to) {

@@ -61,7 +61,7 @@ void set_partial_rows(const std::optional<SplitParts> &parts, const PlannedGrid 
     params.partial_stride = FastDivmod(stride);
 }
 
-// Does the same for a rank's shard, of which some rows have partial results. Null: all rows.
+// Does the same if only some rows have partial results: of a rank's shard, or beside global positions. Null: all rows.
 template <class Params> void set_summed_rows(const SummedRows *rows, Params &params) {
     if (!rows)
         return;

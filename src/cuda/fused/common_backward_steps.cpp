@@ -64,8 +64,8 @@ GradientOutputArguments gradient_outputs(const BackwardPlan &backward, KeyScope 
             call.d_v,
             call.problem().gradients,
             context,
-            DeviceSummedRows(call.partial.summed_queries),
-            DeviceSummedRows(call.partial.summed_keys)};
+            DeviceSummedRows(summed_rows(Side::queries, backward, call)),
+            DeviceSummedRows(summed_rows(Side::keys, backward, call))};
 }
 
 // Writes the rows that the last launch of a side leaves out: those outside its window of rows.
@@ -86,6 +86,12 @@ void write_rows_outside(Side side, const BackwardPlan &backward, const CudaCall 
 }
 
 } // namespace
+
+const SummedRows *summed_rows(Side side, const BackwardPlan &backward, const CudaCall &call) {
+    if (const std::optional<SummedRows> &own = backward.side_grids(side).summed)
+        return &*own;
+    return side == Side::queries ? call.partial.summed_queries : call.partial.summed_keys;
+}
 
 PartialGradients partial_gradients(Side side, const BackwardPlan &backward, KeyScope scope, const CudaCall &call,
                                    const BackwardMemory &memory) {

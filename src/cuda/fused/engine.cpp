@@ -3,8 +3,8 @@
 // compute capability 9.0, mma/ uses mma.sync on GPUs of 7.5 and newer.
 //
 // Some branches need a grid each: branches whose dilations do not divide one another, whose query rules do not mix, or
-// that follow a curve. The few global positions are one more range in a grid of all rows. Where they are the rows, and
-// if keys count once, a global branch has a grid for each of its parts, a range of queries against a range of keys.
+// that follow a curve. The few global positions are one more range in a grid of all rows. If they are the rows, or if
+// keys count once, a global branch has a grid for each of its parts, a range of queries against a range of keys.
 // Several grids share partial results in float32, as the executables of a rank do. So does a single grid of `mma`
 // along a curve. Fewer partial results are needed if the first grid has all rows, or if the branches of one grid are
 // split in two (plan/branch_split.hpp). Then only rows of the other grids have partial results, for a few heads or some

@@ -118,7 +118,7 @@ struct BackwardWork : TileGrid {
     Destination destination;
     TensorRows d_q_or_k, d_v;
     float *partial_d_q_or_k, *partial_d_v;
-    DeviceSummedRows summed; // over a rank's shard: the rows that have partial results
+    DeviceSummedRows summed; // the rows that have partial results, if only some do
     int partial_rows;
     FastDivmod partial_stride; // among this many consecutive rows at most one has partial results; without `summed`
     std::int64_t first_partial_row; // row of the first partial result, counted over all heads one after the other

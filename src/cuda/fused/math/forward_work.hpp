@@ -32,7 +32,7 @@ struct ForwardWork : TileGrid {
     // Results of queries that have keys: O of the dtype and LSE in float32 (which may be null), or partial results.
     Destination destination;
     TensorRows out, lse;
-    DeviceSummedRows summed;     // over a rank's shard: the rows that have partial results
+    DeviceSummedRows summed;     // the rows that have partial results, if only some do
     float *partial_o;            // [B, H, partial_rows, D], or null
     float2 *partial_state;       // [B, H, partial_rows]
     int all_heads, partial_rows; // in all: heads, and rows of each head that have partial results

@@ -251,11 +251,10 @@ class StepWriter {
     void write_end(const std::vector<Side> &sides) {
         const bool recomputes = plan_.hides_keys() && !has_other_keys(scope_);
         // Rows to which other results are added later cannot be repaired in the caller's tensors. So they are repaired
-        // in the partial results. Finished rows that have partial results are
-        // recomputed there, too, but not used.
+        // in the partial results. A side whose last launch finishes its rows is repaired in the caller's tensors.
         const bool in_partial = scope_ == KeyScope::own_keys || !problem_.gradients.are_plain();
         for (const Side side : sides)
-            if (recomputes && in_partial)
+            if (recomputes && in_partial && result_.side_grids(side).destinations.empty())
                 add({BackwardAction::recompute_partial, side});
         if (result_.queries.writes_partial() || result_.keys.writes_partial())
             add({BackwardAction::write_gradients});

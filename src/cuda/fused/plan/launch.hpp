@@ -9,9 +9,11 @@
 //    one grid cannot take the branches, they are the parts that need the least memory. In backward each side is split
 //    by itself.
 // 2. Stored dS (stored_ds_plan.hpp), only in backward: one branch, and the limit has room for enough dS.
-// 3. Launches over one grid after the other. Several grids of a whole call add up partial results of all rows. If
-//    possible, the last launch finishes its rows (finish_with_last()). This way has no parts, so it may exceed the
-//    limit. Grids with few tiles get range parts (range_parts.hpp), if the limit has room for them.
+// 3. Launches over one grid after the other. Several grids of a whole call add up partial results. If possible, the
+// last
+//    launch finishes its rows (finish_with_last()); if these are all rows, only rows of the other launches have partial
+//    results. This way has no parts, so it may exceed the limit. Grids with few tiles get range parts
+//    (range_parts.hpp), if the limit has room for them.
 //
 // "A whole call" is an executable over all keys (KeyScope). A call over several sequences takes only way 3. An
 // executable over keys of other ranks never takes way 1, since its results are partial anyway. If two grids save time,
@@ -50,7 +52,7 @@ struct Launch {
     bool begins_early = false;
 };
 
-// True if the grids share partial results of all rows: if there are several, or if the only one is packed or has range
+// True if the grids share partial results: if there are several, or if the only one is packed or has range
 // parts. The kernels of such a grid do not write final rows.
 bool share_partial_results(const std::vector<PlannedGrid> &grids);
 

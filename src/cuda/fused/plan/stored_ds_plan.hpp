@@ -26,7 +26,8 @@ struct StoredDsParts {
     std::int64_t split_tiles() const { return layout.splits > 1 ? layout.cells * layout.query_tiles() : 0; }
 };
 
-// Plans how dS is stored in `bytes` bytes. Returns none if dS does not fit, or only for too few tiles at a time.
+// Plans how dS is stored in `bytes` bytes. Returns none if dS does not fit, if one kernel would have too few tiles at a
+// time, or if two kernels would take longer than computing dS twice.
 // - `sums_keys`: gradients of keys are partial results anyway. Otherwise the partial results of several passes
 //   (StoredTurns) come out of `bytes`.
 // - There must be one branch, whose queries and keys are of the same classes.
