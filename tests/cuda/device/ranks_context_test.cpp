@@ -111,8 +111,8 @@ TEST_P(OverNccl, ReplayAGraphOnNewData) {
             SCOPED_TRACE(testing::Message() << "rank " << rank << " replay " << i);
             call.reset(inputs_of(inputs[i], rank));
             check_cuda(cudaGraphLaunch(replay, own.cuda_stream()));
-            // A copy into pageable memory would hold a lock of the driver until the replay ends. The other rank's thread
-            // needs that lock to launch the replay for which this one waits.
+            // A copy into pageable memory would hold a lock of the driver until the replay ends. The other rank's
+            // thread needs that lock to launch the replay for which this one waits.
             check_cuda(cudaStreamSynchronize(own.cuda_stream()));
             expect_identical(call.results(), shard_results(problem_, wanted[i], rank * length(), length()));
         }
