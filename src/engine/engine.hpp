@@ -105,6 +105,24 @@ class Executable {
     // Gets what a run needs beside its workspace, before anything is written. Only executables over several ranks do.
     virtual void reserve(void *) {}
 
+    // True if executables of other key scopes may run at the same time, on other streams. Then begin() and
+    // let_begin_early() have an effect. Each executable needs a workspace of its own. With received keys, run()
+    // launches, and so does backward's run_rest(), unless Problem::gradients.only_v. Then run_rest() does nothing in
+    // any scope.
+    virtual bool runs_beside_others() const { return false; }
+    // Does ahead of run(), with its arguments, what does not wait for other executables. So launches of run() and
+    // run_rest() can follow those of other executables without a gap. Nothing else may use the workspace until
+    // run_rest() has returned. A caller calls it before every run() of an executable, also after a call that failed, or
+    // never.
+    //
+    // - It writes to the workspace what the launches read.
+    // - It sets partial results to 0 to which the launches add.
+    // - own_keys: it sets backward's softmax_state, which other scopes read.
+    virtual void begin(const CallTensors &, const PartialResults &, void *, void *) {}
+    // Lets the first launch of the next run() or run_rest() begin while the launch before it on the stream still runs.
+    // That launch must be of an executable that runs beside others, and the stream must not have waited since.
+    virtual void let_begin_early() {}
+
     // Runs. The tensors have the rows of the plan's windows. `workspace` is aligned to Workspace::alignment. `stream`
     // is a cudaStream_t on CUDA and null on a CPU.
     //
@@ -113,12 +131,13 @@ class Executable {
     // - K and V of `tensors` are the rows of the executable's keys.
     // - run() sets d_k and d_v of `partial`; with own_keys run_rest() may do that. own_keys sets its d_q, o and
     //   softmax_state. The other scopes add to d_q and o, and may change softmax_state in forward.
-    // - Anything may write to the workspace between two runs.
+    // - Anything may write to the workspace between two runs, unless begin() was called.
     // - own_keys may write rows of the outputs to which no other scope and no other rank adds.
     virtual void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) = 0;
     // Does the work of backward that run() left for later, because no other rank waits for it. Takes run()'s arguments.
     //
-    // - own_keys: may be gradients of the keys. Other executables may have used the workspace since run().
+    // - own_keys: may be gradients of the keys. Other executables may have used the workspace since run(), unless
+    //   begin() was called.
     // - other_keys, last_keys: may be gradients of the queries. Nothing has used the workspace since run().
     virtual void run_rest(const CallTensors &, const PartialResults &, void *, void *) {}
     // Writes the partial results to the rows of the outputs that run() has not written. Only own_keys has it; called

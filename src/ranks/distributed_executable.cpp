@@ -23,7 +23,7 @@ DistributedExecutable::DistributedExecutable(const RankPlan &plans, annulus_pass
         refusal_ = prepared.refusal;
     }
     if (!refusal_)
-        refusal_ = shared_.prepare(left);
+        refusal_ = shared_.prepare(left, alone_ ? alone_->workspace_bytes() : 0);
 }
 
 const char *DistributedExecutable::tensor_refusal(const CallTensors &tensors) const {
@@ -35,10 +35,12 @@ std::int64_t DistributedExecutable::row_alignment() const {
     return std::max(alone_ ? alone_->row_alignment() : 1, shared_.row_alignment());
 }
 
-// The memory of the shared sequences comes first, then the workspace that all executables of the engine share.
+// The memory of the shared sequences comes first, then the workspaces that their executables have of their own, then
+// the workspace that all executables of the engine share.
 std::size_t DistributedExecutable::workspace_bytes() const {
     Workspace ledger;
     ledger.skip(shared_.memory_bytes());
+    ledger.skip(shared_.apart_bytes());
     ledger.skip(std::max(alone_ ? alone_->workspace_bytes() : 0, shared_.workspace_bytes()));
     return ledger.used();
 }
@@ -51,8 +53,9 @@ void DistributedExecutable::reserve(void *stream) {
 void DistributedExecutable::run(const CallTensors &tensors, const PartialResults &, void *workspace, void *stream) {
     if (!plans_.covers_rows())
         engine_.clear(plans_.rows(), pass_, tensors, device_, limits_, stream);
-    void *const rest = workspace ? static_cast<std::byte *>(workspace) + shared_.memory_bytes() : nullptr;
-    shared_.run(tensors, alone_.get(), workspace, rest, stream, *links_.transport, *links_.copier);
+    void *const apart = workspace ? static_cast<std::byte *>(workspace) + shared_.memory_bytes() : nullptr;
+    void *const rest = workspace ? static_cast<std::byte *>(apart) + shared_.apart_bytes() : nullptr;
+    shared_.run(tensors, alone_.get(), workspace, apart, rest, stream, *links_.transport, *links_.copier);
 }
 
 Preparation prepare_distributed(const RankPlan &plans, annulus_pass pass, const Engine &engine, Device &device,

@@ -40,8 +40,20 @@ const char *ShardExecutable::prepare(const Plan &plan, KeyScope scope, const Lim
     if (prepared.refusal)
         return prepared.refusal;
     workspace_bytes_ = std::max(workspace_bytes_, prepared.executable->workspace_bytes());
+    Workspace apart;
+    apart.skip(apart_bytes());
+    apart.skip(Workspace::aligned(prepared.executable->workspace_bytes()));
+    apart_offsets_.push_back(apart.used());
     executables_.push_back(std::move(prepared.executable));
     return nullptr;
+}
+
+bool ShardExecutable::runs_beside_others() const {
+    return std::ranges::all_of(executables_, [](const auto &executable) { return executable->runs_beside_others(); });
+}
+
+std::size_t ShardExecutable::apart_bytes() const {
+    return apart_offsets_.empty() ? 0 : apart_offsets_.back();
 }
 
 const char *ShardExecutable::tensor_refusal(const CallTensors &tensors) const {
@@ -56,18 +68,35 @@ int ShardExecutable::peer_of(const Message &message) const {
 ShardRun::ShardRun(ShardExecutable &shard, std::size_t sequence, const CallTensors &tensors, void *memory,
                    const RunPlace &place, MessageCopier &copier)
     : shard_(shard), problem_(shard.plan_.local().problem()), tensors_(tensors), copier_(copier), sequence_(sequence),
-      workspace_(place.workspace), stream_(place.stream), comm_(place.comm_stream) {
+      workspace_(static_cast<std::byte *>(place.workspace)), is_apart_(place.is_apart), stream_(place.stream),
+      comm_(place.comm_stream) {
     if (rounds() == 0)
         return;
     Workspace own(memory);
     shard.memory_.book(own, shard.plan_, shard.pass_, shard.sums_);
 }
 
+void *ShardRun::workspace_of(std::size_t executable) const {
+    return is_apart_ && executable > 0 ? workspace_ + shard_.apart_offsets_[executable - 1] : workspace_;
+}
+
+void ShardRun::begin_own_keys() {
+    if (shard_.has_partial_results() && !shard_.executables_.empty())
+        shard_.executables_.front()->begin(tensors_, shard_.memory_.own, workspace_of(0), stream_);
+}
+
+void ShardRun::begin_received_keys(std::size_t round, void *stream) {
+    std::size_t i = next_executable_;
+    for (const ReceiveSlots &slots : shard_.memory_.rounds[round].slots) {
+        shard_.executables_[i]->begin(received_tensors(slots), shard_.memory_.partial_results(slots), workspace_of(i),
+                                      stream);
+        ++i;
+    }
+}
+
 void ShardRun::attend_to_own_keys() {
-    if (shard_.executables_.empty())
-        return;
-    shard_.executables_.front()->run(tensors_, shard_.memory_.own, workspace_, stream_);
-    next_executable_ = 1;
+    if (!shard_.executables_.empty())
+        shard_.executables_.front()->run(tensors_, shard_.memory_.own, workspace_of(0), stream_);
 }
 
 CallTensors ShardRun::received_tensors(const ReceiveSlots &slots) const {
@@ -77,28 +106,42 @@ CallTensors ShardRun::received_tensors(const ReceiveSlots &slots) const {
     return arrived;
 }
 
-// The executables share a workspace, so only the round's last one may leave work for later.
-void ShardRun::attend_to_received_keys(std::size_t round) {
-    for (const ReceiveSlots &slots : shard_.memory_.rounds[round].slots) {
-        Executable &executable = *shard_.executables_[next_executable_++];
+// Executables that share a workspace finish one after the other. So only the round's last one may leave work for later.
+void ShardRun::attend_to_received_keys(std::size_t round, void *stream, bool follows) {
+    const std::vector<ReceiveSlots> &all = shard_.memory_.rounds[round].slots;
+    first_of_round_ = next_executable_;
+    for (const ReceiveSlots &slots : all) {
+        const std::size_t i = next_executable_++;
+        Executable &executable = *shard_.executables_[i];
         const CallTensors arrived = received_tensors(slots);
         const PartialResults partial = shard_.memory_.partial_results(slots);
-        executable.run(arrived, partial, workspace_, stream_);
-        if (&slots != &shard_.memory_.rounds[round].slots.back())
-            executable.run_rest(arrived, partial, workspace_, stream_);
+        if (follows)
+            executable.let_begin_early();
+        executable.run(arrived, partial, workspace_of(i), stream);
+        if (!is_apart_ && &slots != &all.back())
+            executable.run_rest(arrived, partial, workspace_of(i), stream);
+        follows = is_apart_;
     }
 }
 
-void ShardRun::run_rest_of_received_keys(std::size_t round) {
-    const std::vector<ReceiveSlots> &slots = shard_.memory_.rounds[round].slots;
-    if (!slots.empty())
-        shard_.executables_[next_executable_ - 1]->run_rest(
-            received_tensors(slots.back()), shard_.memory_.partial_results(slots.back()), workspace_, stream_);
+void ShardRun::run_rest_of_received_keys(std::size_t round, bool follows) {
+    const std::vector<ReceiveSlots> &all = shard_.memory_.rounds[round].slots;
+    for (std::size_t at = is_apart_ || all.empty() ? 0 : all.size() - 1; at < all.size(); ++at) {
+        const std::size_t i = first_of_round_ + at;
+        if (follows)
+            shard_.executables_[i]->let_begin_early();
+        shard_.executables_[i]->run_rest(received_tensors(all[at]), shard_.memory_.partial_results(all[at]),
+                                         workspace_of(i), stream_);
+        follows = is_apart_;
+    }
 }
 
-void ShardRun::run_rest_of_own_keys() {
-    if (shard_.has_partial_results())
-        shard_.executables_.front()->run_rest(tensors_, shard_.memory_.own, workspace_, stream_);
+void ShardRun::run_rest_of_own_keys(bool follows) {
+    if (!shard_.has_partial_results() || shard_.executables_.empty())
+        return;
+    if (follows)
+        shard_.executables_.front()->let_begin_early();
+    shard_.executables_.front()->run_rest(tensors_, shard_.memory_.own, workspace_of(0), stream_);
 }
 
 void ShardRun::write_outputs() {
@@ -187,11 +230,12 @@ void ShardRun::list_gradients(std::size_t i, ShardBatch &batch) {
         batch.receives.push_back(make_transfer(*buffer.message, buffer.wire));
 }
 
-void ShardRun::write(const ShardTransfer &send) {
+bool ShardRun::write(const ShardTransfer &send) {
     if (!send.buffer) { // gradients that leave as they lie
-        if (send.data != send.slots->gradients.memory)
-            shard_.device_.copy(send.data, send.slots->gradients.memory, send.bytes, comm_);
-        return;
+        if (send.data == send.slots->gradients.memory)
+            return false;
+        shard_.device_.copy(send.data, send.slots->gradients.memory, send.bytes, comm_);
+        return true;
     }
     WireBuffer buffer = *send.buffer;
     buffer.wire.memory = send.data;
@@ -201,6 +245,7 @@ void ShardRun::write(const ShardTransfer &send) {
              slot_rows(*send.slots->keys, send.slots->gradients.second()));
     else
         copy(&MessageCopier::pack, buffer, problem_.dtype, own_rows(tensors_.k), own_rows(tensors_.v));
+    return true;
 }
 
 void ShardRun::unpack_rows(std::size_t i) {

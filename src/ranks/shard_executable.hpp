@@ -36,6 +36,10 @@ class ShardExecutable {
     std::size_t memory_bytes() const { return memory_bytes_; }
     // Returns the bytes of the engine's workspace, which other executables may use in between.
     std::size_t workspace_bytes() const { return workspace_bytes_; }
+    // True if all executables run beside others. Then each may have a workspace of its own, with apart_bytes() for all
+    // of them, and ShardRun's begin_own_keys() and begin_received_keys() may be called.
+    bool runs_beside_others() const;
+    std::size_t apart_bytes() const;
     // Returns the number of rounds in which the shard has messages. The functions below name a round by its index among
     // them.
     std::size_t rounds() const { return memory_.rounds.size(); }
@@ -77,6 +81,7 @@ class ShardExecutable {
     // - One over all keys if the pass has no partial results.
     // - Else one over its own keys, then one for each ReceivedKeys of each round, in the order of the rounds.
     std::vector<std::unique_ptr<Executable>> executables_;
+    std::vector<std::size_t> apart_offsets_; // of the executables' own workspaces, and the end of the last one
     std::size_t memory_bytes_ = 0, workspace_bytes_ = 0;
     ShardMemory memory_; // empty if the shard exchanges nothing
 };
@@ -103,7 +108,8 @@ struct ShardBatch {
 
 // Where the executables of a call run. The streams are null on a CPU.
 struct RunPlace {
-    void *workspace; // of the engine
+    void *workspace; // of the engine: of apart_bytes() if `is_apart`, else of workspace_bytes()
+    bool is_apart;   // each executable has a workspace of its own, and begins
     void *stream, *comm_stream;
 };
 
@@ -115,19 +121,27 @@ class ShardRun {
     ShardRun(ShardExecutable &shard, std::size_t sequence, const CallTensors &tensors, void *memory,
              const RunPlace &place, MessageCopier &copier);
 
-    // The following functions compute on the call's stream. Work that no other rank waits for comes later:
-    // run_rest_of_received_keys() does that of the last received keys of a round, before anything else uses the
-    // workspace. run_rest_of_own_keys() does that of the own keys, at any time.
+    // The following two functions call Executable::begin(), if the executables have workspaces of their own.
+    void begin_own_keys();
+    void begin_received_keys(std::size_t round, void *stream); // of the round that comes next
+
+    // The following functions compute on the call's stream, or on `stream`. Work that no other rank waits for comes
+    // later: run_rest_of_received_keys() does that of the last received keys of a round, before anything else uses the
+    // workspace. If the executables have workspaces of their own, it does that of all received keys of the round.
+    // run_rest_of_own_keys() does that of the own keys, at any time.
+    //
+    // With `follows`, the first launch may begin while the launch before it still runs (Executable::let_begin_early()).
     void attend_to_own_keys();
-    void attend_to_received_keys(std::size_t round); // called in the order of the rounds
-    void run_rest_of_received_keys(std::size_t round);
-    void run_rest_of_own_keys();
+    void attend_to_received_keys(std::size_t round, void *stream, bool follows); // called in the order of the rounds
+    void run_rest_of_received_keys(std::size_t round, bool follows);
+    void run_rest_of_own_keys(bool follows);
     void write_outputs();
 
     // The following functions work on the stream for messages. The first two add a round's messages to the batch.
     void list_rows(std::size_t round, ShardBatch &batch);
     void list_gradients(std::size_t round, ShardBatch &batch);
-    void write(const ShardTransfer &send); // writes the message to send.data
+    // Writes the message to send.data. Returns false if it lies there already.
+    bool write(const ShardTransfer &send);
     void unpack_rows(std::size_t round);
     void add_gradients(std::size_t round);
 
@@ -140,6 +154,7 @@ class ShardRun {
     RowView own_gradients(void *partial, const annulus_tensor &tensor) const;
     annulus_tensor slots_tensor(const ReceivedKeys &keys, std::byte *data) const;
     CallTensors received_tensors(const ReceiveSlots &slots) const;
+    void *workspace_of(std::size_t executable) const;
     void copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer, annulus_dtype dtype,
               const RowView &first, const RowView &second);
 
@@ -148,8 +163,11 @@ class ShardRun {
     const CallTensors &tensors_;
     MessageCopier &copier_;
     const std::size_t sequence_;
-    void *const workspace_, *const stream_, *const comm_;
-    std::size_t next_executable_ = 0;
+    std::byte *const workspace_;
+    const bool is_apart_;
+    void *const stream_, *const comm_;
+    // Indices of executables: of the first received keys that were attended to last, and of those that come next.
+    std::size_t first_of_round_ = 1, next_executable_ = 1;
 };
 
 } // namespace annulus

@@ -6,6 +6,13 @@
 //     return gradients of round 0, round 2 | keys of round 1
 //     …
 //
+// If there is one round, and the engine's executables run beside others, backward computes the gradients of received
+// keys on the stream for messages. It takes the multiprocessors that the launches of the call's stream leave idle, at
+// their ends above all. These launches follow one another without a gap:
+//
+//     send and receive; dK, dV of received | LSE, delta; dQ for own keys; dQ for received keys
+//     keys; return them                    | dK, dV of own keys
+//
 // Work that no other rank waits for comes last. In backward this is dQ for the last received keys of the last round. If
 // there is only one round, it is also dK and dV of the rank's own keys.
 //
@@ -82,11 +89,29 @@ void SharedSequences::find_sent_bytes() {
         }
 }
 
-const char *SharedSequences::prepare(const Limits &limits) {
+const char *SharedSequences::prepare(const Limits &limits, std::size_t alone_bytes) {
     for (Shard &shard : shards_)
         if (const char *const refusal = shard.executable.prepare(limits))
             return refusal;
+    find_apart_bytes(limits, alone_bytes);
     return nullptr;
+}
+
+void SharedSequences::find_apart_bytes(const Limits &limits, std::size_t alone_bytes) {
+    if (!device_.streams() || rows_.size() != 1)
+        return;
+    Workspace apart;
+    for (const Shard &shard : shards_) {
+        if (!shard.executable.runs_beside_others())
+            return;
+        apart.skip(shard.executable.apart_bytes());
+    }
+    Workspace all = apart;
+    all.skip(alone_bytes);
+    if (apart.used() > max_apart_bytes || (limits.workspace_limit != 0 && all.used() > limits.workspace_limit))
+        return;
+    runs_beside_ = true;
+    apart_bytes_ = apart.used();
 }
 
 void SharedSequences::view_shard(const Shard &shard, const CallTensors &tensors,
@@ -116,6 +141,8 @@ std::int64_t SharedSequences::row_alignment() const {
 
 std::size_t SharedSequences::workspace_bytes() const {
     std::size_t most = 0;
+    if (runs_beside_)
+        return most;
     for (const Shard &shard : shards_)
         most = std::max(most, shard.executable.workspace_bytes());
     return most;
@@ -124,17 +151,20 @@ std::size_t SharedSequences::workspace_bytes() const {
 // One run of all rounds, in the order that the head of this file gives.
 class SharedSequences::Rounds {
   public:
-    Rounds(SharedSequences &sequences, const CallTensors &tensors, void *memory, void *workspace, void *stream,
-           Transport &transport, MessageCopier &copier)
+    Rounds(SharedSequences &sequences, const CallTensors &tensors, void *memory, void *apart, void *workspace,
+           void *stream, Transport &transport, MessageCopier &copier)
         : sequences_(sequences), transport_(transport), device_(sequences.device_),
           streams_(sequences.device_.streams()), stream_(stream), comm_(streams_ ? streams_->comm_stream() : nullptr) {
-        auto *next = static_cast<std::byte *>(memory);
+        const bool is_apart = sequences.runs_beside_;
+        auto *next = static_cast<std::byte *>(memory), *next_apart = static_cast<std::byte *>(apart);
         for (Shard &shard : sequences.shards_) {
             sequences.view_shard(shard, tensors, shard.tensors);
             shard.run.emplace(shard.executable, shard.sequence, shard.tensors->get(), next,
-                              RunPlace{workspace, stream, comm_}, copier);
+                              RunPlace{is_apart ? next_apart : workspace, is_apart, stream, comm_}, copier);
             if (next)
                 next += shard.executable.memory_bytes();
+            if (next_apart)
+                next_apart += shard.executable.apart_bytes();
         }
     }
 
@@ -162,11 +192,52 @@ class SharedSequences::Rounds {
         const bool returns = sequences_.pass_ == ANNULUS_PASS_BACKWARD;
         if (rounds > 0)
             start(0);
+        if (sequences_.runs_beside_)
+            begin_executables(returns);
         if (alone)
             alone->run(tensors, {}, workspace, stream_);
         for_each_run([](ShardRun &run) { run.attend_to_own_keys(); });
+        if (sequences_.runs_beside_)
+            run_only_round(returns);
+        else
+            run_rounds(returns);
+        is_done_ = true;
+        for_each_run([](ShardRun &run) { run.write_outputs(); });
+    }
+
+  private:
+    // Calls ShardRun's begin_own_keys() and begin_received_keys(). Backward begins with LSE and delta, which take time
+    // in which the stream for messages can set sums to 0. Then that stream waits for LSE and delta.
+    void begin_executables(bool returns) {
+        for_each_run([](ShardRun &run) { run.begin_own_keys(); });
+        for_each_in(
+            0, [&](ShardRun &run, std::size_t round) { run.begin_received_keys(round, returns ? comm_ : stream_); });
+        if (returns)
+            order(comm_, stream_);
+    }
+
+    // Runs the only round of executables that run beside one another, after the own keys.
+    void run_only_round(bool returns) {
+        finish(0);
+        if (!returns)
+            return attend_to_received_keys(0, stream_);
+        attend_to_received_keys(0, comm_);
+        bool follows = false;
+        for (const auto &[shard, round] : sequences_.shard_rounds_[0]) {
+            shard->run->run_rest_of_received_keys(round, follows);
+            follows |= shard->executable.receive_count(round) > 0; // then run_rest() has launched
+        }
+        begin(0, sequences_.gradients_[0], comm_, list_gradients);
+        run_rest_of_own_keys(follows && !waits_for_writing_);
+        finish_return(0);
+        order(stream_, comm_);
+    }
+
+    // Runs all rounds, after the own keys.
+    void run_rounds(bool returns) {
+        const std::size_t rounds = sequences_.rows_.size();
         if (rounds > 1) // returned gradients are added to its results before the last round
-            run_rest_of_own_keys();
+            run_rest_of_own_keys(false);
         for (std::size_t i = 0; i < rounds; ++i) {
             if (returns && i >= 2)
                 finish_return(i - 2);
@@ -175,7 +246,7 @@ class SharedSequences::Rounds {
                 start_return(i - 1);
             if (i + 1 < rounds)
                 start(i + 1);
-            attend_to_received_keys(i);
+            attend_to_received_keys(i, stream_);
             if (i + 1 < rounds)
                 run_rest_of_received_keys();
         }
@@ -185,15 +256,12 @@ class SharedSequences::Rounds {
             start_return(rounds - 1);
             run_rest_of_received_keys();
             if (rounds == 1)
-                run_rest_of_own_keys();
+                run_rest_of_own_keys(false);
             finish_return(rounds - 1);
             order(stream_, comm_);
         }
-        is_done_ = true;
-        for_each_run([](ShardRun &run) { run.write_outputs(); });
     }
 
-  private:
     // Lets the further work of stream `later` wait for the work that stream `earlier` has been given.
     void order(void *later, void *earlier) {
         if (streams_)
@@ -212,11 +280,14 @@ class SharedSequences::Rounds {
     }
 
     // Begins an exchange of round i with the messages that list(run, round, batch) adds to the batch for each shard.
-    template <class List> void begin(std::size_t i, Exchange &exchange, const List &list) {
+    // They are results of the work that stream `writer` has been given.
+    template <class List> void begin(std::size_t i, Exchange &exchange, void *writer, const List &list) {
         auto &[batch, travel] = exchange;
         batch.sends.clear();
         batch.receives.clear();
-        order(comm_, stream_);
+        if (writer != comm_)
+            order(comm_, writer);
+        waits_for_writing_ = false;
         for_each_in(i, [&, &listed = batch](ShardRun &run, std::size_t round) { list(run, round, listed); });
         for (std::vector<ShardTransfer> *transfers : {&batch.sends, &batch.receives})
             sort(*transfers);
@@ -230,14 +301,16 @@ class SharedSequences::Rounds {
     // Writes all messages. Messages to other ranks go to `places`, which the transport chose.
     void write(std::vector<ShardTransfer> &sends, const std::vector<Transfer> &places) {
         auto place = places.begin();
+        bool has_kernels = !transport_.copies_between_devices();
         for (ShardTransfer &send : sends) {
             if (travels(send))
                 send.data = static_cast<std::byte *>((place++)->data);
-            send.sender->write(send);
+            has_kernels |= send.sender->write(send);
         }
         // The kernels that follow on the call's stream occupy every multiprocessor, and other ranks wait for the
-        // messages.
-        if (!sends.empty())
+        // messages. Only messages that other devices copy from where they lie need no kernel here.
+        waits_for_writing_ = !sends.empty() && has_kernels;
+        if (waits_for_writing_)
             order(stream_, comm_);
     }
 
@@ -272,29 +345,32 @@ class SharedSequences::Rounds {
         }
     }
 
-    // The shards share a workspace, so only the last one that has received keys may leave work for later.
-    void attend_to_received_keys(std::size_t i) {
+    // If the shards share a workspace, only the last one that has received keys may leave work for later.
+    void attend_to_received_keys(std::size_t i, void *stream) {
         unfinished_.reset();
+        bool follows = false;
         for (const ShardRound &shard_round : sequences_.shard_rounds_[i]) {
             if (shard_round.shard->executable.receive_count(shard_round.round) == 0)
                 continue;
-            run_rest_of_received_keys();
-            shard_round.shard->run->attend_to_received_keys(shard_round.round);
+            if (!sequences_.runs_beside_)
+                run_rest_of_received_keys();
+            shard_round.shard->run->attend_to_received_keys(shard_round.round, stream, follows);
             unfinished_ = shard_round;
+            follows = sequences_.runs_beside_;
         }
     }
 
     void run_rest_of_received_keys() {
         if (unfinished_)
-            unfinished_->shard->run->run_rest_of_received_keys(unfinished_->round);
+            unfinished_->shard->run->run_rest_of_received_keys(unfinished_->round, false);
     }
 
-    void run_rest_of_own_keys() {
-        for_each_run([](ShardRun &run) { run.run_rest_of_own_keys(); });
+    void run_rest_of_own_keys(bool follows) {
+        for_each_run([follows](ShardRun &run) { run.run_rest_of_own_keys(follows); });
     }
 
     void start(std::size_t i) {
-        begin(i, sequences_.rows_[i],
+        begin(i, sequences_.rows_[i], stream_,
               [](ShardRun &run, std::size_t round, ShardBatch &batch) { run.list_rows(round, batch); });
     }
 
@@ -304,10 +380,11 @@ class SharedSequences::Rounds {
         order(stream_, comm_);
     }
 
-    void start_return(std::size_t i) {
-        begin(i, sequences_.gradients_[i],
-              [](ShardRun &run, std::size_t round, ShardBatch &batch) { run.list_gradients(round, batch); });
+    static void list_gradients(ShardRun &run, std::size_t round, ShardBatch &batch) {
+        run.list_gradients(round, batch);
     }
+
+    void start_return(std::size_t i) { begin(i, sequences_.gradients_[i], stream_, list_gradients); }
 
     void finish_return(std::size_t i) {
         transport_.finish(sequences_.gradients_[i].travel, device_, comm_);
@@ -322,12 +399,13 @@ class SharedSequences::Rounds {
     DeviceStreams *const streams_;
     void *const stream_, *const comm_;
     std::optional<ShardRound> unfinished_; // the last shard that attended to received keys
+    bool waits_for_writing_ = false; // the call's stream waits until the messages that were begun last are written
     bool is_done_ = false;
 };
 
-void SharedSequences::run(const CallTensors &tensors, Executable *alone, void *memory, void *workspace, void *stream,
-                          Transport &transport, MessageCopier &copier) {
-    Rounds(*this, tensors, memory, workspace, stream, transport, copier).run(alone, tensors, workspace);
+void SharedSequences::run(const CallTensors &tensors, Executable *alone, void *memory, void *apart, void *workspace,
+                          void *stream, Transport &transport, MessageCopier &copier) {
+    Rounds(*this, tensors, memory, apart, workspace, stream, transport, copier).run(alone, tensors, workspace);
 }
 
 } // namespace annulus

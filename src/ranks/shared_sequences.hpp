@@ -14,6 +14,10 @@
 
 namespace annulus {
 
+// The most bytes of all workspaces that the executables of a rank have of their own. Tables and counters take some
+// kilobytes each; larger workspaces have results of whole launches. Not measured.
+constexpr std::size_t max_apart_bytes = std::size_t{16} << 20;
+
 // Prepared once. One thread uses it at a time.
 class SharedSequences {
   public:
@@ -22,20 +26,23 @@ class SharedSequences {
                     const Limits &limits);
 
     // Prepares the engine's executables. Returns why the engine cannot serve the plans; null if it can. Called once.
-    const char *prepare(const Limits &limits);
+    // `alone_bytes` of the workspace are used beside them.
+    const char *prepare(const Limits &limits, std::size_t alone_bytes);
 
-    // The same as ShardExecutable's, over all shards. All shards use the same workspace, and each has memory of its
-    // own.
+    // The same as ShardExecutable's, over all shards. All shards use the same workspace, unless their executables have
+    // workspaces of their own, and each shard has memory of its own.
     const char *tensor_refusal(const CallTensors &tensors) const;
     std::int64_t row_alignment() const;
     std::size_t memory_bytes() const { return memory_bytes_; }
     std::size_t workspace_bytes() const;
+    // Returns the bytes of the workspaces that executables have of their own.
+    std::size_t apart_bytes() const { return apart_bytes_; }
     // Returns for each rank the most bytes that a round sends to it, as add_message() counts them.
     const std::vector<std::size_t> &sent_bytes() const { return sent_bytes_; }
 
     // Runs `alone` as well, which attends to no other rank's keys, while the first messages travel; it may be null.
-    // `tensors` have all of the rank's rows.
-    void run(const CallTensors &tensors, Executable *alone, void *memory, void *workspace, void *stream,
+    // `tensors` have all of the rank's rows. `apart` has apart_bytes().
+    void run(const CallTensors &tensors, Executable *alone, void *memory, void *apart, void *workspace, void *stream,
              Transport &transport, MessageCopier &copier);
 
   private:
@@ -66,6 +73,7 @@ class SharedSequences {
     };
 
     void make_rounds();
+    void find_apart_bytes(const Limits &limits, std::size_t alone_bytes);
     void find_sent_bytes();
     // Sets `shard_tensors` to views of the shard's rows in the rank's tensors.
     void view_shard(const Shard &shard, const CallTensors &tensors,
@@ -76,6 +84,9 @@ class SharedSequences {
     Device &device_;
     std::deque<Shard> shards_; // by sequence
     std::size_t memory_bytes_ = 0;
+    // True if the executables of the only round have workspaces of their own, and run beside one another.
+    bool runs_beside_ = false;
+    std::size_t apart_bytes_ = 0;
     std::vector<std::size_t> sent_bytes_;               // [ranks]
     std::vector<std::vector<ShardRound>> shard_rounds_; // [rounds]
     std::vector<Exchange> rows_, gradients_;            // [rounds]

@@ -17,6 +17,8 @@ namespace {
 
 // The rooms of doc/limits.md and doc/performance.md.
 constexpr std::uint64_t MiB = 1 << 20, room_for_sums = 1280 * MiB, room_for_ds = 1536 * MiB, gemm_room = 256 * MiB;
+// Executables that run beside one another on a rank have workspaces of at most this size together (doc/ranks.md).
+constexpr std::uint64_t room_apart = 16 * MiB;
 // Rows of the partial results of tiles that several multiprocessors share, for each of them.
 constexpr std::uint64_t shared_tile_rows = 384;
 // A launch gets the rows with sums in at most this number of intervals (doc/ranks.md); else all rows have sums.
@@ -283,7 +285,7 @@ std::uint64_t gpu_workspace_bytes(const PlannedJob &job, annulus_pass pass, cons
         if (rows > shared.queries.all)
             most = engine_bytes(job, pattern, pass, gpu.model, rows - shared.queries.all, estimate.pairs);
         if (shared.queries.all > 0)
-            most = std::max(most, engine_bytes_of_shared(job, pattern, pass, gpu.model, shared, estimate));
+            most = std::max(most + room_apart, engine_bytes_of_shared(job, pattern, pass, gpu.model, shared, estimate));
     }
     // message_bytes has rows and gradients in float32, 8 bytes an element. A call has rows of its own dtype. Backward
     // has float32 gradients, too.

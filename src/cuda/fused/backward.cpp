@@ -18,6 +18,7 @@
 #include "cuda/fused/sm90/architecture.hpp"
 #endif
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -50,15 +51,44 @@ template <class Architecture> class FusedBackward final : public Executable {
         return reason ? reason : Architecture::range_refusal({&tensors.q, &tensors.k, &tensors.v, &tensors.d_out});
     }
 
+    // False if run() and run_rest() use the same memory for dS, range parts, or what follows a curve.
+    bool runs_beside_others() const override {
+        const auto uses_memory = [](const PlannedGrid &planned) { return planned.curve || planned.range_parts > 1; };
+        return !backward_.stored && std::ranges::none_of(backward_.queries.grids, uses_memory) &&
+               std::ranges::none_of(backward_.keys.grids, uses_memory);
+    }
+
+    void begin(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
+        has_begun_ = begins_early_ = false; // a call that failed may have left them true
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        const BackwardMemory memory = memory_of(partial, workspace);
+        set_up(call, memory, has_other_keys(scope_));
+        run_steps(0, steps_to_begin(), false, call, memory);
+        has_begun_ = true;
+    }
+
+    void let_begin_early() override { begins_early_ = has_begun_; }
+
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
-        // With the own keys, find_lse_delta clears the counters.
-        run_steps({backward_.steps.data(), backward_.first_of_rest}, has_other_keys(scope_), tensors, partial,
-                  workspace, stream);
+        const bool begins_early = std::exchange(begins_early_, false);
+        if (backward_.first_of_rest == 0)
+            return;
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        const BackwardMemory memory = memory_of(partial, workspace);
+        if (!has_begun_) // with the own keys, find_lse_delta clears the counters
+            set_up(call, memory, has_other_keys(scope_));
+        run_steps(has_begun_ ? steps_to_begin() : 0, backward_.first_of_rest, begins_early, call, memory);
     }
 
     void run_rest(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
-        run_steps(std::span(backward_.steps).subspan(backward_.first_of_rest), true, tensors, partial, workspace,
-                  stream);
+        const bool has_begun = std::exchange(has_begun_, false), begins_early = std::exchange(begins_early_, false);
+        if (backward_.first_of_rest == backward_.steps.size())
+            return;
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        const BackwardMemory memory = memory_of(partial, workspace);
+        if (!has_begun)
+            set_up(call, memory, true);
+        run_steps(backward_.first_of_rest, backward_.steps.size(), begins_early, call, memory);
     }
 
     // Writes the partial results to the caller's tensors, except for the rows that run() has finished.
@@ -94,11 +124,7 @@ template <class Architecture> class FusedBackward final : public Executable {
   private:
     using Params = typename Architecture::BackwardParams;
 
-    void run_steps(std::span<const BackwardStep> steps, bool clears_counters, const CallTensors &tensors,
-                   const PartialResults &partial, void *workspace, void *stream) {
-        if (steps.empty())
-            return;
-        const CudaCall call(plan_, device_, tensors, partial, stream);
+    BackwardMemory memory_of(const PartialResults &partial, void *workspace) const {
         Workspace ledger(workspace);
         BackwardMemory memory = book_backward(ledger, plan_, backward_);
         if (!backward_.has_own_statistics) { // the executable for the own keys computes them for all
@@ -106,7 +132,11 @@ template <class Architecture> class FusedBackward final : public Executable {
             memory.lse_log2 = static_cast<float *>(partial.softmax_state);
             memory.delta = memory.lse_log2 + problem.batch * problem.heads * problem.queries.length;
         }
-        unsigned *next_counters = memory.flag_and_counters + 1 + backward_.split_counter_count();
+        return memory;
+    }
+
+    // Writes to the workspace what the kernels read, and finds the kernels.
+    void set_up(const CudaCall &call, const BackwardMemory &memory, bool clears_counters) {
         if (clears_counters) // and the flag: other executables may have used the workspace since run()
             check(cudaMemsetAsync(memory.flag_and_counters, 0, (memory.counter_count + 1) * sizeof(unsigned),
                                   call.stream),
@@ -117,10 +147,35 @@ template <class Architecture> class FusedBackward final : public Executable {
         stores.add(backward_.rows.data(), backward_.rows.size(), memory.sequences.rows);
         stores.launch();
         find_kernels();
-        for (const BackwardStep &step : steps) {
-            if (step.action == BackwardAction::find_gradients) {
-                find_gradients(step, memory, next_counters, call.stream);
+    }
+
+    // Returns how many steps begin() may do: they write to the workspace and the partial results alone, and read no
+    // received rows.
+    std::size_t steps_to_begin() const {
+        std::size_t count = 0;
+        while (count < backward_.first_of_rest && (backward_.steps[count].action == BackwardAction::find_lse_delta ||
+                                                   backward_.steps[count].action == BackwardAction::clear_partial))
+            ++count;
+        return count;
+    }
+
+    // Runs the steps first … last - 1. Each launch has counters of its own. With `begins_early`, the first step begins
+    // early if it is a launch.
+    void run_steps(std::size_t first, std::size_t last, bool begins_early, const CudaCall &call,
+                   const BackwardMemory &memory) {
+        unsigned *next_counters = memory.flag_and_counters + 1 + backward_.split_counter_count();
+        for (std::size_t i = 0; i < last; ++i) {
+            const BackwardStep &step = backward_.steps[i];
+            const bool is_launch = step.action == BackwardAction::find_gradients;
+            unsigned *const counters = next_counters;
+            if (is_launch)
                 next_counters += backward_.counters_of(step.what);
+            if (i < first)
+                continue;
+            if (is_launch) {
+                BackwardStep launched = step;
+                launched.launch.begins_early |= begins_early;
+                find_gradients(launched, memory, counters, call.stream);
             } else if (step.action == BackwardAction::add_range_parts) {
                 add_parts(step, call, memory);
             } else if (step.action == BackwardAction::pack_ranges) {
@@ -128,6 +183,7 @@ template <class Architecture> class FusedBackward final : public Executable {
             } else {
                 run_common_step(step, backward_, scope_, call, memory);
             }
+            begins_early = false;
         }
     }
 
@@ -341,6 +397,8 @@ template <class Architecture> class FusedBackward final : public Executable {
     const std::size_t bytes_;
     std::vector<BoundGrid> queries_, keys_;
     std::array<Kernel<Params>, gradients_count> linear_kernels_, curve_kernels_; // indexed by Gradients
+    bool has_begun_ = false;    // begin() was called, and run_rest() not yet
+    bool begins_early_ = false; // let_begin_early() was called for the next run() or run_rest()
 };
 
 const char *refusal_of(const Plan &plan, const BackwardGrids &grids) {

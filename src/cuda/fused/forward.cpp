@@ -40,29 +40,39 @@ template <class Architecture> class FusedForward final : public Executable {
         return reason ? reason : Architecture::range_refusal({&tensors.k, &tensors.v});
     }
 
+    bool runs_beside_others() const override { return true; }
+
+    void begin(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
+        has_begun_ = begins_early_ = false; // a call that failed may have left them true
+        if (is_empty())
+            return;
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        Workspace ledger(workspace);
+        set_up(call, book_forward(ledger, plan_, forward_));
+        has_begun_ = true;
+    }
+
+    void let_begin_early() override { begins_early_ = has_begun_; }
+
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
-        const Problem &problem = plan_.problem();
-        if (problem.batch * problem.queries.length == 0)
+        if (is_empty())
             return;
         const CudaCall call(plan_, device_, tensors, partial, stream);
         Workspace ledger(workspace);
         const ForwardMemory memory = book_forward(ledger, plan_, forward_);
-        ArrayStores stores(call.stream);
-        stores.add_zeros(memory.counter_count, memory.counters);
-        store_branches(plan_, memory.branches, stores);
-        bind(call, memory, stores);
-        stores.add(forward_.rows.data(), forward_.rows.size(), memory.sequences.rows);
-        stores.launch();
-        for (std::size_t i = 0; i < kernels_.size(); ++i)
-            if (!kernels_[i].function) // only now the device is current
-                kernels_[i] = architecture_.find_forward_kernel(problem.dtype, problem.head_dim,
-                                                                forward_.grids[i].curve != nullptr);
+        if (!std::exchange(has_begun_, false))
+            set_up(call, memory);
+        bool begins_early = std::exchange(begins_early_, false); // if the first step is a launch
         unsigned *next_counter = memory.counters;
         for (const ForwardStep &step : forward_.steps) {
-            if (step.action == ForwardAction::attend)
-                attend(step.launch, next_counter++, call.stream);
-            else
+            if (step.action == ForwardAction::attend) {
+                Launch launch = step.launch;
+                launch.begins_early |= begins_early;
+                attend(launch, next_counter++, call.stream);
+            } else {
                 run_step(step, call, memory);
+            }
+            begins_early = false;
         }
     }
 
@@ -74,6 +84,23 @@ template <class Architecture> class FusedForward final : public Executable {
 
   private:
     using Params = typename Architecture::ForwardParams;
+
+    bool is_empty() const { return plan_.problem().batch * plan_.problem().queries.length == 0; }
+
+    // Writes to the workspace what the kernels read, and finds the kernels.
+    void set_up(const CudaCall &call, const ForwardMemory &memory) {
+        const Problem &problem = plan_.problem();
+        ArrayStores stores(call.stream);
+        stores.add_zeros(memory.counter_count, memory.counters);
+        store_branches(plan_, memory.branches, stores);
+        bind(call, memory, stores);
+        stores.add(forward_.rows.data(), forward_.rows.size(), memory.sequences.rows);
+        stores.launch();
+        for (std::size_t i = 0; i < kernels_.size(); ++i)
+            if (!kernels_[i].function) // only now the device is current
+                kernels_[i] = architecture_.find_forward_kernel(problem.dtype, problem.head_dim,
+                                                                forward_.grids[i].curve != nullptr);
+    }
 
     // Returns the parameters that do not depend on a call's addresses.
     Params params_of(const PlannedGrid &planned) const {
@@ -204,6 +231,8 @@ template <class Architecture> class FusedForward final : public Executable {
     std::vector<Params> params_; // for each grid
     std::vector<typename Architecture::Ranges> ranges_;
     std::vector<Kernel<Params>> kernels_; // for each grid
+    bool has_begun_ = false;              // begin() was called for the next run()
+    bool begins_early_ = false;           // let_begin_early() was
 };
 
 } // namespace
