@@ -40,15 +40,15 @@ LocalPlanned &annulus_context::plan_alone(const CallProblem &problem, const Limi
                                  [&] { return std::make_unique<LocalPlanned>(required_config().pattern, problem); });
 }
 
-RankPlanned &annulus_context::plan_rank(CallProblem problem, const Shards &shards, const Limits &limits,
+RankPlanned &annulus_context::plan_rank(CallProblem problem, const Shards &of_ranks, const Limits &limits,
                                         std::int64_t max_steps) {
     const int rank = comm->rank();
-    problem.rows.sequence_length = shards.length();
-    problem.rows.queries = problem.rows.keys = shards.window_of(rank);
+    problem.rows.sequence_length = of_ranks.length();
+    problem.rows.queries = problem.rows.keys = of_ranks.window_of(rank);
     check_element_count(problem.rows);
-    return executables.distributed.get({problem, shards, limits}, [&] {
+    return executables.distributed.get({problem, of_ranks, limits}, [&] {
         const annulus_config &own = required_config();
-        return std::make_unique<RankPlanned>(own.pattern, problem, shards, rank, own.execution.exchange, max_steps);
+        return std::make_unique<RankPlanned>(own.pattern, problem, of_ranks, rank, own.execution.exchange, max_steps);
     });
 }
 

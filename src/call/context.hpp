@@ -55,7 +55,7 @@ struct annulus_context {
     annulus::LocalPlanned &plan_alone(const annulus::CallProblem &problem, const annulus::Limits &limits);
     // Returns the rank's plan, with its executables. A new plan may take `max_steps`. The windows and the sequence
     // length of `problem` are ignored.
-    annulus::RankPlanned &plan_rank(annulus::CallProblem problem, const annulus::Shards &shards,
+    annulus::RankPlanned &plan_rank(annulus::CallProblem problem, const annulus::Shards &of_ranks,
                                     const annulus::Limits &limits, std::int64_t max_steps);
 };
 

@@ -143,12 +143,12 @@ annulus_exchange RankPlan::exchange() const {
     return has_ring ? ANNULUS_EXCHANGE_RING : ANNULUS_EXCHANGE_GATHER;
 }
 
-std::uint64_t RankPlan::traffic(annulus_pass pass, std::uint64_t (ShardPlan::*bytes)(annulus_pass) const) const {
+std::uint64_t RankPlan::traffic(annulus_pass pass, std::uint64_t (ShardPlan::*bytes_of)(annulus_pass) const) const {
     const bool is_mass = pass == ANNULUS_PASS_MASS; // which runs backward in each of its rounds
     std::uint64_t sum = 0;
     for (const Shared &shared : shared_)
         for (const Shard &shard : shared.shards)
-            sum += (shard.plan.*bytes)(is_mass ? ANNULUS_PASS_BACKWARD : pass);
+            sum += (shard.plan.*bytes_of)(is_mass ? ANNULUS_PASS_BACKWARD : pass);
     const std::int64_t rounds = is_mass ? mass_rounds(rows_) : 1;
     if (__builtin_mul_overflow(sum, rounds, &sum))
         throw Error(

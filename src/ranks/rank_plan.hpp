@@ -89,7 +89,7 @@ class RankPlan {
     void share(Making &making, const Sequence &sequence, SequenceShards shards, annulus_exchange exchange);
     void plan_sequences(Making &making, const std::vector<Sequence> &sequences);
 
-    std::uint64_t traffic(annulus_pass pass, std::uint64_t (ShardPlan::*bytes)(annulus_pass) const) const;
+    std::uint64_t traffic(annulus_pass pass, std::uint64_t (ShardPlan::*bytes_of)(annulus_pass) const) const;
 
     int ranks_;
     Problem rows_;

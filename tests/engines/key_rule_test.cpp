@@ -122,7 +122,7 @@ TEST_P(EachWay, BranchesApartAreLeftAlone) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, EachWay, all_ways, [](const auto &info) { return name_of_way(info.param); });
+INSTANTIATE_TEST_SUITE_P(Ways, EachWay, all_ways, [](const auto &way) { return name_of_way(way.param); });
 
 } // namespace
 } // namespace annulus::test
