@@ -235,28 +235,36 @@ template <class Traits> class AllGradientsConsumer {
         ++d_q_count_;
     }
 
-    // Copies the product for dQ into a buffer, in the order of fragments: a warp's strip by itself, and every four
-    // numbers of its lanes next to one another.
+    // Adds the product for dQ to its sum in memory, when the sending warp says that it is the tile's turn. In the order of
+    // fragments: a warp's strip by itself, and every four numbers of its lanes next to one another.
     __device__ __forceinline__ void hand_over_d_q(const float (&d_q)[Traits::d_q_columns / 2]) const {
-        const PipelineState<d_q_buffers> buffer{d_q_count_};
-        shared_.d_q_empty[buffer.slot()].wait(buffer.parity_to_fill());
+        const PipelineState<d_q_buffers> place{d_q_count_};
+        shared_.turn_full[place.slot()].wait(place.parity_to_empty());
         const int thread = thread_of_warpgroup(), strip = own_consumer() * 4 + thread / warp_threads;
         const int lane = thread % warp_threads;
+        const auto turn = shared_.turns[place.slot()];
         if (Traits::d_q_strips == Traits::consumer_warps || strip < Traits::d_q_strips) {
-            const std::uint32_t target =
-                shared_address(shared_.d_q[buffer.slot()]) + strip * Traits::strip_bytes + lane * 16;
+            float *const target = turn.sum + strip * (Traits::strip_bytes / 4) + lane * 4;
 #ifndef NOHAND
+            if (turn.is_first) {
 #pragma unroll
-            for (int i = 0; i < Traits::d_q_columns / 8; ++i)
-                store_16_bytes(target + i * warp_threads * 16,
-                               {__float_as_uint(d_q[4 * i]), __float_as_uint(d_q[4 * i + 1]),
-                                __float_as_uint(d_q[4 * i + 2]), __float_as_uint(d_q[4 * i + 3])});
+                for (int i = 0; i < Traits::d_q_columns / 8; ++i)
+                    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target + i * warp_threads * 4),
+                                 "f"(d_q[4 * i]), "f"(d_q[4 * i + 1]), "f"(d_q[4 * i + 2]), "f"(d_q[4 * i + 3])
+                                 : "memory");
+            } else {
+#pragma unroll
+                for (int i = 0; i < Traits::d_q_columns / 8; ++i)
+                    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                                     target + i * warp_threads * 4),
+                                 "f"(d_q[4 * i]), "f"(d_q[4 * i + 1]), "f"(d_q[4 * i + 2]), "f"(d_q[4 * i + 3])
+                                 : "memory");
+            }
 #endif
-            fence_async_proxy();
         }
         __syncwarp();
         if (lane == 0)
-            shared_.d_q_full[buffer.slot()].arrive();
+            shared_.d_q_full[place.slot()].arrive();
     }
 
     // Returns the mask of block `at` of the range.

@@ -237,8 +237,7 @@ template <class Traits> class QuerySumSender {
             const int at = first_step + i, step = at < blocks ? at : at - blocks;
             const int turn = wave ? summing.ring_turn(wave, blocks, step)
                                   : turn_of(params_, tile, summing, Traits::range_block_rows, blocks - 1 - step);
-            shared_.d_q_full[buffer_].wait(place.parity_to_empty());
-            add(first_block - step, turn);
+            add(first_block - step, turn, place);
         }
     }
 
@@ -246,15 +245,9 @@ template <class Traits> class QuerySumSender {
         bulk_prefetch(params_.query_sums.sum(block), Traits::sum_bytes);
     }
 
-    __device__ __forceinline__ void add(std::int64_t block, int turn) const {
+    __device__ __forceinline__ void add(std::int64_t block, int turn, const PipelineState<d_q_buffers> &place) const {
         unsigned *const added = params_.query_sums.added + block;
-        float *const sum = params_.query_sums.sum(block);
-        const std::uint32_t source = shared_address(shared_.d_q[buffer_]);
-#ifdef NOSEND
-#else
-        if (turn == 0) {
-            bulk_store(sum, source, Traits::sum_bytes);
-        } else {
+        if (turn > 0) {
             unsigned before;
             do
                 asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(before) : "l"(added) : "memory");
@@ -264,15 +257,13 @@ template <class Traits> class QuerySumSender {
             while (before < static_cast<unsigned>(turn));
 #endif
             asm volatile("fence.acq_rel.gpu;" ::: "memory");
-            fence_async_proxies();
-            bulk_add(sum, source, Traits::sum_bytes);
         }
-#endif
-        bulk_store_wait_read();
-        shared_.d_q_empty[buffer_].arrive();
-        bulk_store_wait();
-        fence_async_proxies();
+        shared_.turns[buffer_] = {params_.query_sums.sum(block), turn == 0};
+        shared_.turn_full[buffer_].arrive();
+        shared_.d_q_full[buffer_].wait(place.parity_to_empty());
+#ifndef NOTURNS
         asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(added), "r"(turn + 1) : "memory");
+#endif
     }
 
     const BackwardParams &params_;

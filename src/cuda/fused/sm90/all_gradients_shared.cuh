@@ -23,10 +23,13 @@ template <class Traits> struct AllGradientsShared {
         std::uint8_t q[Traits::stage_bytes], d_o[Traits::stage_bytes];
     } query_rows[Traits::stages];
     std::uint8_t d_s[Traits::stages][Traits::consumers][Traits::d_s_bytes]; // images of 64 keys and 64 queries
-    std::uint8_t d_q[d_q_buffers][Traits::sum_bytes];
     float lse_log2[Traits::stages][Traits::range_block_rows], delta[Traits::stages][Traits::range_block_rows];
     OwnTile tiles[tile_slots];
     SummingTile summing_tiles[tile_slots];
+    struct Turn {
+        float *sum;
+        bool is_first;
+    } turns[d_q_buffers];
     int pieces_begun; // how many pieces of rows to clear the CTA has begun
     Mbarrier tile_full[tile_slots], tile_ending[tile_slots], tile_empty[tile_slots];
     Mbarrier k_full[Traits::row_block_slots], k_empty[Traits::row_block_slots];
@@ -34,7 +37,7 @@ template <class Traits> struct AllGradientsShared {
     Mbarrier q_full[Traits::stages], q_empty[Traits::stages];
     Mbarrier d_o_full[Traits::stages], d_o_empty[Traits::stages];
     Mbarrier d_s_full[Traits::stages], d_s_empty[Traits::stages];
-    Mbarrier d_q_full[d_q_buffers], d_q_empty[d_q_buffers];
+    Mbarrier d_q_full[d_q_buffers], turn_full[d_q_buffers];
 
     __device__ __forceinline__ void init() {
         pieces_begun = 0;
@@ -62,7 +65,7 @@ template <class Traits> struct AllGradientsShared {
         }
         for (int i = 0; i < d_q_buffers; ++i) {
             d_q_full[i].init(consumer_warps);
-            d_q_empty[i].init(1);
+            turn_full[i].init(1);
         }
         publish_barriers();
     }

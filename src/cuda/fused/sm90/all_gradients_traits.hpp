@@ -31,7 +31,7 @@ template <class Element_, int head_dim_, RowOrder order_> struct AllGradientsTra
     static constexpr int stages = 2;
     static constexpr int row_block_slots = 1;
     static constexpr bool multiplies_d_q_early = range_block_rows == 64;
-    static constexpr int d_q_buffers = head_dim <= 64 || ANNULUS_ROWS == 64 ? 2 : 1;           // each has a warp that sends it
+    static constexpr int d_q_buffers = 2;           // each has a warp that sends it
 
     // How consumers share the product for dQ of a Q block: each has 64 queries or, if the Q block has only 64 queries,
     // 64 columns. Then the product is transposed, and its rows are columns of dQ. Either way the result has strips of
