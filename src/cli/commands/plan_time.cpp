@@ -49,11 +49,9 @@ struct Setting {
 
 // Calls use(rows) for each sequence.
 template <class Use> void for_each_sequence(const annulus_problem &problem, const Use &use) {
-    const annulus_call_options *const options = problem.options;
-    if (!options || options->sequence_count == 0)
-        return use(Range{0, problem.sequence_length});
-    for (std::int64_t i = 0; i < options->sequence_count; ++i)
-        use(Range{options->sequence_starts[i], options->sequence_starts[i + 1] - options->sequence_starts[i]});
+    const std::vector<std::int64_t> bounds = sequence_bounds(problem);
+    for (std::size_t i = 1; i < bounds.size(); ++i)
+        use(Range{bounds[i - 1], bounds[i] - bounds[i - 1]});
 }
 
 // Returns the length of a sequence, for several sequences that of the mean row's.

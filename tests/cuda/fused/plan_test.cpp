@@ -1105,15 +1105,19 @@ TEST(RangeParts, FillTheGpuBesideAWindow) {
         }
 }
 
+Problem window_and_global_keys(bool causal) {
+    return {.length = 70001,
+            .heads = 4,
+            .dim = 64,
+            .branches = {window_spec(511, 0), global_spec(30011, 5)},
+            .causal = causal,
+            .dtype = ANNULUS_BFLOAT16};
+}
+
 // Global keys are ranges of the other branches' tiles: in forward and for dQ they have no launch of their own.
 TEST(GlobalKeys, AreRangesOfOtherTiles) {
     for (const bool causal : {false, true}) {
-        const Problem problem = {.length = 70001,
-                                 .heads = 4,
-                                 .dim = 64,
-                                 .branches = {window_spec(511, 0), global_spec(30011, 5)},
-                                 .causal = causal,
-                                 .dtype = ANNULUS_BFLOAT16};
+        const Problem problem = window_and_global_keys(causal);
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         const ForwardPlan forward = forward_of(plan, KeyScope::all_keys, 0);
         const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
@@ -1130,12 +1134,7 @@ TEST(GlobalKeys, AreRangesOfOtherTiles) {
 // Global keys meet all queries. Only their gradients are sums of two launches.
 TEST(GlobalKeys, AloneHavePartialGradients) {
     for (const bool causal : {false, true}) {
-        const Problem problem = {.length = 70001,
-                                 .heads = 4,
-                                 .dim = 64,
-                                 .branches = {window_spec(511, 0), global_spec(30011, 5)},
-                                 .causal = causal,
-                                 .dtype = ANNULUS_BFLOAT16};
+        const Problem problem = window_and_global_keys(causal);
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
         expect_sound(plan, KeyScope::all_keys, backward);
