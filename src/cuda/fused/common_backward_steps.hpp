@@ -11,8 +11,8 @@ namespace annulus {
 // Returns the rows of a side that have partial results, of the call's own or of its ranks'. Null: all rows.
 const SummedRows *summed_rows(Side side, const BackwardPlan &backward, const CudaCall &call);
 
-// Returns the partial results of a side: the call's, or in the workspace results of all rows, of
-// summed_rows(), or of a part of the rows at a time.
+// Returns the partial results of a side: the call's, or in the workspace results of all rows, of summed_rows(), or of a
+// part of the rows at a time.
 PartialGradients partial_gradients(Side side, const BackwardPlan &backward, KeyScope scope, const CudaCall &call,
                                    const BackwardMemory &memory);
 

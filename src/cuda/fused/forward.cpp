@@ -138,10 +138,11 @@ template <class Architecture> class FusedForward final : public Executable {
         if (launch.clears.parts > 0)
             params.cleared = rows_to_clear({&params.out}, params.lse, plan_.problem(), plan_.problem().queries,
                                            launch.clears, params.tiles);
-        // If few rows have partial results, no other step writes the rest of the rows.
-        const bool finishes_summed = launch.destination == Destination::finish_partial && !forward_.summed;
-        params.skips_empty =
-            !params.zero_keys && (launch.destination == Destination::add_to_partial || finishes_summed);
+        // Row blocks that meet no key are left out if another step writes their rows. If only some rows have partial
+        // results, no step comes after the launch that finishes them.
+        const bool others_write = launch.destination == Destination::add_to_partial ||
+                                  (launch.destination == Destination::finish_partial && !forward_.summed);
+        params.skips_empty = !params.zero_keys && others_write;
         params.next_tile = counter;
         kernels_[launch.grid].launch(params, device_.multiprocessors(), launch.begins_early, stream);
     }
