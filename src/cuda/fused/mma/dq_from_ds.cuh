@@ -8,7 +8,7 @@
 // last adds all their sums, in the order of the keys, so that the bits of dQ repeat.
 //
 // Roles. Every warp copies, and computes two strips of one row block. Stages of four images and 64 rows of K are copied
-// ahead, from tile to tile.
+// ahead, from tile to tile. A tile's results go to memory by way of the stage that is copied to next.
 #pragma once
 
 #include "cuda/fused/math/backward_epilogue.cuh"
@@ -28,7 +28,6 @@ template <class Traits> struct DqFromDsShared {
         std::uint8_t d_s[Traits::row_blocks][StoredDs::image_bytes];
         std::uint8_t keys[Traits::row_block_bytes];
     } stages[Traits::stages];
-    std::uint8_t staging[Traits::row_blocks][Traits::row_block_bytes];
 };
 
 template <class Traits> class DqFromDsWarp {
@@ -47,6 +46,7 @@ template <class Traits> class DqFromDsWarp {
 
   private:
     using Element = typename Traits::Element;
+    using Stage = typename DqFromDsShared<Traits>::Stage;
     static constexpr int columns = Traits::head_dim, strips = Traits::strips;
 
     // Goes through the row blocks of keys of all tiles of the CTA, one after the other, with the addresses that a
@@ -98,6 +98,7 @@ template <class Traits> class DqFromDsWarp {
         }
         if (params_.stored_d_s.splits > 1 && !add_splits(tile, x))
             return;
+        __syncthreads(); // all warps have multiplied what is in the stage that is copied to next
         if (row_block < tile.row_blocks())
             write(tile, u, x);
     }
@@ -174,13 +175,19 @@ template <class Traits> class DqFromDsWarp {
         return true;
     }
 
+    // Writes a warp's rows. They are staged one strip at a time, so two row blocks share the room of one: a strip of
+    // the second one lies where the first one's other strip would be.
     __device__ __forceinline__ void write(const StoredTile &tile, int u, float (&x)[strips][columns / 2]) {
+        static_assert(strips == 2 && Traits::row_blocks / 2 * Traits::row_block_bytes <= sizeof(Stage::d_s));
+        constexpr int strip_bytes = 16 * swizzled_row_bytes;
+        const std::uint32_t staging =
+            shared_address(shared_.stages[ahead_stage_].d_s) + u / 2 * Traits::row_block_bytes + u % 2 * strip_bytes;
         const RowBlockFromLast row_block = tile.row_block(tile.first_row_block + u);
-        __syncwarp(); // the row block before has been copied out of `staging`
         for_each_strip<strips>([&](auto at, auto strip) {
+            __syncwarp(); // the strip before has been copied out
             BackwardEpilogue<Element, columns, false, RowOrder::either, decltype(at), RowBlockFromLast>(
                 params_, params_.destination, tile.batch, tile.batch, tile.head, row_block)
-                .write(x[strip], params_.scale, shared_address(shared_.staging[u]), params_.d_q_or_k,
+                .write(x[strip], params_.scale, staging - strip * strip_bytes, params_.d_q_or_k,
                        params_.partial_d_q_or_k);
         });
     }
@@ -201,16 +208,14 @@ template <class Traits> class DqFromDsWarp {
     }
 
     // Keys that the class lacks become zeros, and so does what stands for their dS. Both may be infinite.
-    __device__ __forceinline__ void copy(const Cursor &from, typename DqFromDsShared<Traits>::Stage &stage) const {
+    __device__ __forceinline__ void copy(const Cursor &from, Stage &stage) const {
         const int present = from.tile.keys - from.keys * row_block_rows; // keys of the class from this row block on
         if (present >= row_block_rows)
             copy<true>(from, stage, row_block_rows);
         else
             copy<false>(from, stage, present);
     }
-    template <bool is_whole>
-    __device__ __forceinline__ void copy(const Cursor &from, typename DqFromDsShared<Traits>::Stage &stage,
-                                         int present) const {
+    template <bool is_whole> __device__ __forceinline__ void copy(const Cursor &from, Stage &stage, int present) const {
         const StoredTile &tile = from.tile;
         const OwnPart<Traits> own;
         const int first = from.keys - tile.seen_by_all - tile.first_row_block; // images before it are hidden
@@ -246,6 +251,7 @@ template <class Traits> class DqFromDsWarp {
 template <class Traits>
 __global__ void __launch_bounds__(Traits::threads, 1) dq_from_ds_kernel(const __grid_constant__ BackwardParams params) {
     extern __shared__ __align__(128) std::uint8_t memory[];
+    static_assert(sizeof(DqFromDsShared<Traits>) <= Traits::max_shared_bytes);
     DqFromDsWarp<Traits>(params, *reinterpret_cast<DqFromDsShared<Traits> *>(memory)).run();
 }
 

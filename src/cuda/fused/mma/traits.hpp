@@ -183,6 +183,8 @@ struct BackwardTraits
 // The traits of the kernel that multiplies stored dS.
 template <class Element, int head_dim, SharedCapacity capacity>
 struct DqFromDsTraits
-    : CommonTraits<Element, head_dim, 8, 2, row_block_rows, capacity == SharedCapacity::kib_227 ? 3 : 2, 1> {};
+    : CommonTraits<Element, head_dim, 8, 2, row_block_rows, capacity == SharedCapacity::kib_227 ? 3 : 2, 1> {
+    static constexpr int max_shared_bytes = capacity_bytes(capacity);
+};
 
 } // namespace annulus::mma
