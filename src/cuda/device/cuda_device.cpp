@@ -55,6 +55,11 @@ CudaDevice::CudaDevice(int index) : index_(index) {
         10 * attribute(cudaDevAttrComputeCapabilityMajor, index) + attribute(cudaDevAttrComputeCapabilityMinor, index);
     multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
     most_shared_bytes_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+    // Memory moves two bits over each wire of the bus in a cycle of its clock. Both clocks are in kHz.
+    const double byte_rate =
+        2. / 8 * attribute(cudaDevAttrGlobalMemoryBusWidth, index) * attribute(cudaDevAttrMemoryClockRate, index);
+    if (byte_rate > 0)
+        cycles_per_byte_ = multiprocessors_ * (attribute(cudaDevAttrClockRate, index) / byte_rate);
     resources_ = std::make_unique<DeviceResources>(SharedDevice::of(index));
 }
 

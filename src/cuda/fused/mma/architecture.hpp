@@ -16,7 +16,8 @@ class Mma {
     using BackwardParams = mma::BackwardParams;
 
     // `device` must be one for which refusal() is null.
-    Mma(const CudaDevice &device, bool allow_tf32) : capacity_(*capacity_of(device)), allow_tf32_(allow_tf32) {}
+    Mma(const CudaDevice &device, bool allow_tf32)
+        : capacity_(*capacity_of(device)), cycles_per_byte_(device.cycles_per_byte()), allow_tf32_(allow_tf32) {}
 
     // Returns why there are no kernels for a problem, or null if there are.
     static const char *refusal(const Problem &problem, annulus_pass pass, const CudaDevice &device) {
@@ -42,7 +43,9 @@ class Mma {
         return forward_kernel_shape(capacity_, dtype, head_dim);
     }
     BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) const {
-        return backward_kernel_shapes(capacity_, dtype, head_dim);
+        BackwardShapes shapes = backward_kernel_shapes(capacity_, dtype, head_dim);
+        shapes.cycles_per_byte = cycles_per_byte_;
+        return shapes;
     }
     Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim, bool) const {
         return mma::find_forward_kernel(capacity_, dtype, allow_tf32_, head_dim);
@@ -65,6 +68,7 @@ class Mma {
 
   private:
     SharedCapacity capacity_;
+    double cycles_per_byte_;
     bool allow_tf32_;
 };
 

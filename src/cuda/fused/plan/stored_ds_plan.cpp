@@ -261,6 +261,16 @@ std::size_t split_bytes_of_cell(const Problem &problem, const StoredDs &layout) 
     return static_cast<std::size_t>(layout.query_tiles() * (floats + 1)) * sizeof(float);
 }
 
+// Returns whether memory is fast enough for storing dS to take less time than computing dS twice. While the first
+// kernel computes four products, memory writes dS. The second kernel takes as long as memory needs to read dS.
+// Computing dS twice takes seven products.
+bool is_memory_fast_enough(const Problem &problem, const BackwardShapes &shapes) {
+    const double flops_per_byte = tuning::product_flops_per_cycle / tuning::memory_efficiency * shapes.cycles_per_byte;
+    const double reading =
+        flops_per_byte / problem.head_dim; // in products, each of which does D flops for a byte of dS
+    return 4 + reading < (1 - tuning::min_gain) * 7;
+}
+
 // Divides all cells into parts of equal size, of which one fits into memory. There is room for `room` cells.
 void divide_cells(const Problem &problem, std::int64_t room, StoredDsParts &parts) {
     const auto take = [&](std::int64_t all) {
@@ -284,6 +294,8 @@ void divide_cells(const Problem &problem, std::int64_t room, StoredDsParts &part
 // Returns none if computing dS twice takes less time.
 std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsParts &cell, bool sums_keys,
                                         const BackwardShapes &shapes, int multiprocessors, std::size_t bytes) {
+    if (!is_memory_fast_enough(problem, shapes))
+        return std::nullopt;
     const int queries = cell.layout.queries;
     const TimesOfPairs times(problem, cell.layout, shapes, multiprocessors);
     double least_time = times.computing_twice(problem.batch * problem.kv_heads * cell.all_segments);

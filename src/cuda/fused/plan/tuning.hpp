@@ -94,6 +94,12 @@ inline constexpr int min_tiles_of_cta = 3;
 inline constexpr double stored_product_time = 0.28;
 inline constexpr double stored_image_columns = 65;
 inline constexpr double stored_traffic_columns = 128;
+// If memory is slow, two kernels do not store dS. What it takes is estimated from the flops of a multiprocessor in a
+// cycle, and from the part of memory's rate that kernels reach. The first is three quarters of 1024, the peak of
+// compute capability 8.6, 8.9 and 12.0. On GeForce cards the peak is 512, which the driver does not tell. So on these
+// cards dS is computed twice at some D where storing would be faster. Not measured.
+inline constexpr double product_flops_per_cycle = 768;
+inline constexpr double memory_efficiency = 0.8;
 // Greatest number of passes of two kernels, as a multiple of the fewest that fit. Four times as many have room for four
 // cells, which give multiprocessors enough tiles. Planning takes longer with more. Not measured.
 inline constexpr int max_more_passes = 4;

@@ -41,6 +41,8 @@ constexpr std::span<const Gradients> gradients_of_keys(int head_dim) {
 struct BackwardShapes {
     KernelShape queries, keys;
     StoringKernels storing;
+    // Cycles of all multiprocessors together while memory moves a byte, or 0 if unknown.
+    double cycles_per_byte = 0;
 };
 
 // The reason of an engine that was built without the kernels of a head dimension.
