@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the lists of steps that the fused engine's calls run. The lists are pure data, so no GPU is needed. Every row
 // of a grid is computed once, nothing is added to partial results that are not set yet, and a workspace limit is kept.
+#include "cuda/fused/mma/traits.hpp"
 #include "cuda/fused/plan/backward_plan.hpp"
 #include "cuda/fused/plan/forward_plan.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
@@ -871,20 +872,28 @@ TEST(StoredDs, TakesFewPasses) {
     EXPECT_EQ(passes_of(many, false, 0), 1);
 }
 
-// Plans for two kernels that store and multiply dS, like the ones of mma/ for compute capability 9.0.
-BackwardPlan pairs_of(const Plan &plan, KeyScope scope, std::uint64_t limit) {
-    const KernelShape shape{.row_blocks = 2, .range_block_rows = 64, .packs_curves = true};
-    const BackwardShapes shapes{shape, shape, StoringKernels::two};
-    return plan_backward(plan, scope, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
+// Plans for two kernels that store and multiply dS: the ones of mma/ in 16-bit dtypes for this shared memory.
+BackwardPlan pairs_of(const Plan &plan, KeyScope scope, std::uint64_t limit,
+                      mma::SharedCapacity capacity = mma::SharedCapacity::kib_227,
+                      int multiprocessor_count = multiprocessors, double cycles_per_byte = 0) {
+    const int dim = plan.problem().head_dim;
+    EXPECT_TRUE(mma::has_storing_kernels(dim, 2, capacity));
+    const auto shape_of = [&](bool rows_are_keys) {
+        const mma::Shape shape = mma::backward_shape(dim, 2, rows_are_keys, capacity);
+        return KernelShape{shape.row_blocks(), shape.range_block_rows, true, shape.ctas};
+    };
+    const BackwardShapes shapes{shape_of(false), shape_of(true), StoringKernels::two, cycles_per_byte};
+    return plan_backward(plan, scope, make_backward_grids(plan, shapes), shapes, multiprocessor_count, limit);
 }
 
 // If dS of one segment does not fit, there are passes over its queries, unless these would take longer than computing
 // dS twice. With 20,011 rows, one pass has room for one segment of 157 tiles, and two passes for three segments.
 TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
-    const auto passes_of = [](const Problem &problem, int mib) {
+    mma::SharedCapacity capacity = mma::SharedCapacity::kib_227;
+    const auto passes_of = [&](const Problem &problem, int mib) {
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         const std::uint64_t limit = static_cast<std::uint64_t>(mib) << 20;
-        const BackwardPlan backward = pairs_of(plan, KeyScope::all_keys, limit);
+        const BackwardPlan backward = pairs_of(plan, KeyScope::all_keys, limit, capacity);
         EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
         if (!backward.stored)
             return 0;
@@ -924,24 +933,64 @@ TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
     EXPECT_EQ(passes_of(shorter, 240), 3);
     EXPECT_EQ(passes_of(shorter, 130), 0);
     // The problems of StoredDsInPasses, which run on GPUs.
-    Problem batch = {
-        .batch = 2, .length = 16411, .heads = 1, .dim = 72, .branches = {{.segment = 0}}, .dtype = ANNULUS_BFLOAT16};
-    EXPECT_EQ(passes_of(batch, 360), 2);
-    batch.batch = batch.kv_heads = 1;
-    batch.heads = 2;
-    EXPECT_EQ(passes_of(batch, 360), 2);
-    batch.heads = 1;
-    batch.length = 24771;
-    EXPECT_EQ(passes_of(batch, 480), 3);
-    batch.length = 38007;
-    batch.branches = {{.segment = 36022, .dilation = 2}};
-    EXPECT_EQ(passes_of(batch, 400), 4);
-    batch.causal = true;
-    batch.length = 16411;
-    batch.branches = {{.segment = 0}};
-    EXPECT_EQ(passes_of(batch, 160), 3);
-    batch.length = 14003;
-    EXPECT_EQ(passes_of(batch, 130), 3);
+    for (const mma::SharedCapacity kernels : {mma::SharedCapacity::kib_227, mma::SharedCapacity::kib_99}) {
+        capacity = kernels;
+        SCOPED_TRACE(mma::capacity_bytes(capacity));
+        Problem batch = {.batch = 2,
+                         .length = 16411,
+                         .heads = 1,
+                         .dim = 72,
+                         .branches = {{.segment = 0}},
+                         .dtype = ANNULUS_BFLOAT16};
+        EXPECT_EQ(passes_of(batch, 360), 2);
+        batch.batch = batch.kv_heads = 1;
+        batch.heads = 2;
+        EXPECT_EQ(passes_of(batch, 360), 2);
+        batch.heads = 1;
+        batch.length = 24771;
+        EXPECT_EQ(passes_of(batch, 480), 3);
+        batch.length = 38007;
+        batch.branches = {{.segment = 36022, .dilation = 2}};
+        EXPECT_EQ(passes_of(batch, 400), 4);
+        batch.causal = true;
+        batch.length = 24771;
+        batch.branches = {{.segment = 0}};
+        EXPECT_EQ(passes_of(batch, 500), 2);
+        const int three = capacity == mma::SharedCapacity::kib_227 ? 3 : 0;
+        batch.length = 16411;
+        EXPECT_EQ(passes_of(batch, 160), three);
+        batch.length = 14003;
+        EXPECT_EQ(passes_of(batch, 130), three);
+    }
+}
+
+// On GPUs with 99 KiB of shared memory, dS is stored unless memory is too slow. The numbers are of data sheets. On the
+// L40S, reading an image of dS takes as long as three products with D = 128, so five products gain nothing.
+TEST(StoredDs, OfTwoKernelsWeighsMemory) {
+    struct Gpu {
+        int multiprocessors;
+        double clock_ghz, memory_gb_per_second;
+        int least_dim; // of 64, 96 and 128
+    };
+    constexpr int none = 256;
+    for (const Gpu &gpu : {Gpu{82, 1.695, 936, 64}, /* RTX 3090 */ Gpu{84, 1.74, 696, 96}, /* A40 */
+                           Gpu{128, 2.52, 1008, 128}, /* RTX 4090 */ Gpu{142, 2.52, 864, none} /* L40S */})
+        for (const bool causal : {false, true})
+            for (const int dim : {64, 96, 128}) {
+                const Problem problem = {.length = 65536,
+                                         .heads = 8,
+                                         .dim = dim,
+                                         .branches = {{.segment = 2048}},
+                                         .causal = causal,
+                                         .dtype = ANNULUS_BFLOAT16};
+                const Plan plan(pattern_of(problem), plan_problem_of(problem));
+                const BackwardPlan backward =
+                    pairs_of(plan, KeyScope::all_keys, 0, mma::SharedCapacity::kib_99, gpu.multiprocessors,
+                             gpu.multiprocessors * gpu.clock_ghz / gpu.memory_gb_per_second);
+                EXPECT_EQ(backward.stored.has_value(), dim >= gpu.least_dim)
+                    << gpu.multiprocessors << " " << causal << " " << dim;
+                expect_sound(plan, KeyScope::all_keys, backward);
+            }
 }
 
 // If the tiles of queries are fewer than multiprocessors, CTAs share the keys of each. If the tiles fill all

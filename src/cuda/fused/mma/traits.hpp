@@ -7,6 +7,7 @@
 #include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <algorithm>
+#include <bit>
 
 namespace annulus::mma {
 
@@ -113,10 +114,18 @@ constexpr Shape backward_shape(int head_dim, int element_bytes, bool rows_are_ke
 }
 
 // Returns whether there are kernels that store dS instead of computing it twice. Below 49 columns, two products take
-// less time than writing and reading their result. The kernel that multiplies dS needs room in shared memory.
+// less time than writing and reading their result. With 64 KiB, two stages of the kernel that multiplies dS do not fit.
 constexpr bool has_storing_kernels(int head_dim, int element_bytes, SharedCapacity capacity) {
     return element_bytes == 2 && head_dim > 48 && head_dim <= most_columns_of_both &&
-           (capacity == SharedCapacity::kib_163 || capacity == SharedCapacity::kib_227);
+           capacity != SharedCapacity::kib_64;
+}
+
+// Returns the shape of a backward kernel. If it stores dS, blocks of queries divide an image: 32 rows instead of 48.
+constexpr Shape backward_shape_of(Gradients what, int head_dim, int element_bytes, SharedCapacity capacity) {
+    Shape shape = backward_shape(head_dim, element_bytes, what != Gradients::d_q, capacity);
+    if (what == Gradients::d_k_and_d_v_storing_d_s)
+        shape.range_block_rows = static_cast<int>(std::bit_floor(static_cast<unsigned>(shape.range_block_rows)));
+    return shape;
 }
 
 // Returns whether all shapes fit, but for two known cases of 256 columns: backward on compute capability 7.5, and
@@ -170,10 +179,9 @@ struct ForwardTraits : ShapeTraits<Element, head_dim, forward_shape(head_dim, si
 };
 
 template <class Element, int head_dim, SharedCapacity capacity, Gradients what>
-struct BackwardTraits
-    : ShapeTraits<Element, head_dim, backward_shape(head_dim, sizeof(Element), what != Gradients::d_q, capacity)> {
-    static constexpr int max_shared_bytes = backward_bytes(
-        backward_shape(head_dim, sizeof(Element), what != Gradients::d_q, capacity), head_dim, sizeof(Element));
+struct BackwardTraits : ShapeTraits<Element, head_dim, backward_shape_of(what, head_dim, sizeof(Element), capacity)> {
+    static constexpr int max_shared_bytes =
+        backward_bytes(backward_shape_of(what, head_dim, sizeof(Element), capacity), head_dim, sizeof(Element));
     static constexpr bool rows_are_keys = what != Gradients::d_q;
     static constexpr bool has_d_q_or_k = what != Gradients::d_v; // then dP is needed, too
     static constexpr bool has_d_v = what != Gradients::d_q && what != Gradients::d_k;
