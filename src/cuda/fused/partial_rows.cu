@@ -21,13 +21,14 @@ __global__ void __launch_bounds__(block_threads)
     const PartialRowsArguments &a = all.gradients[blockIdx.z];
     const BlockRows rows = partial_rows(all_rows, a.summed);
     const bool aligned = all.aligned[blockIdx.z];
-    const auto is_written = [&](const BlockRow &row) {
-        return row.has_partial(a.summed) && a.rows.has(row.head, static_cast<int>(row.position_of_partial(a.summed)));
+    const auto find_written = [&](const BlockRow &row) -> std::int64_t {
+        const std::int64_t position = row.position_of_partial(a.summed);
+        return position >= 0 && a.rows.has(row.head, static_cast<int>(position)) ? position : -1;
     };
-    for_four_columns<max_rows_of_warp>(rows, a.head_dim, is_written, [&](const BlockRow &row, int column) {
-        write_partial<T>(a.partial, a.target, row, row.position_of_partial(a.summed), a.head_dim, column, nullptr,
-                         aligned);
-    });
+    const auto write = [&](const BlockRow &row, std::int64_t position, int column) {
+        write_partial<T>(a.partial, a.target, row, position, a.head_dim, column, nullptr, aligned);
+    };
+    for_four_columns<max_rows_of_warp>(rows, a.head_dim, find_written, write);
 }
 
 } // namespace

@@ -63,16 +63,13 @@ struct BlockRow {
         return row < 0 ? row : layer * summed.count + row;
     }
 
-    // Return, for a row of partial_rows(), its position, and whether it has one.
+    // Returns, for a row of partial_rows(), its position, or a number below 0 if it has none.
     __device__ std::int64_t position_of_partial(const DeviceSummedRows &summed) const {
-        return summed.are_few ? summed.position(head, static_cast<int>(position)) : position;
-    }
-    __device__ bool has_partial(const DeviceSummedRows &summed) const {
         if (!summed.are_few)
-            return true;
+            return position;
         const auto number = static_cast<int>(position);
         const int found = summed.position(head, number);
-        return found >= 0 && summed.row(head, found) == number;
+        return found >= 0 && summed.row(head, found) == number ? found : -1;
     }
 };
 
@@ -96,10 +93,11 @@ inline dim3 grid_of_few(const BlockRows &rows) {
     return grid_of(rows, max_rows_of_warp, divide_up(blocks, rows.batches * rows.heads));
 }
 
-// Calls use(row, first of four columns) for the thread's part of the rows for which wants(row) is true. Each warp has
-// `rows_of_warp` rows, at most 32; each lane calls wants() for one of them.
-template <int rows_of_warp, class Wants, class Use>
-__device__ void for_four_columns(const BlockRows &rows, int columns, Wants wants, Use use) {
+// Calls use(row, position, first of four columns) for the thread's part of the rows that have a position. Each warp has
+// `rows_of_warp` rows, at most 32. For each row one lane calls find(row), which returns the position, or a number below
+// 0. The other lanes read it from that lane, since finding it takes longer than writing four columns.
+template <int rows_of_warp, class Find, class Use>
+__device__ void for_four_columns(const BlockRows &rows, int columns, Find find, Use use) {
     const int lane = static_cast<int>(threadIdx.x) % 32, parts = columns / 4; // parts of a row
     const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * (block_threads / 32) + threadIdx.x / 32;
     const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (block_threads / 32);
@@ -107,18 +105,23 @@ __device__ void for_four_columns(const BlockRows &rows, int columns, Wants wants
         const BlockLayer layer(rows, i);
         for (std::int64_t first = warp * rows_of_warp; first < rows.window.length; first += warps * rows_of_warp) {
             const bool is_row = lane < rows_of_warp && first + lane < rows.window.length;
-            const unsigned wanted = __ballot_sync(~0u, is_row && wants(BlockRow(rows, first + lane, layer)));
+            const std::int64_t found = is_row ? find(BlockRow(rows, first + lane, layer)) : -1;
+            const unsigned wanted = __ballot_sync(~0u, found >= 0);
             if (__popc(wanted) <= rows_of_warp / 4) {
-                for (unsigned left = wanted; left != 0; left &= left - 1)
+                for (unsigned left = wanted; left != 0; left &= left - 1) {
+                    const int row = __ffs(static_cast<int>(left)) - 1;
+                    const std::int64_t position = __shfl_sync(~0u, found, row);
                     for (int part = lane; part < parts; part += 32)
-                        use(BlockRow(rows, first + __ffs(static_cast<int>(left)) - 1, layer), 4 * part);
+                        use(BlockRow(rows, first + row, layer), position, 4 * part);
+                }
                 continue;
             }
             int row = lane / parts, part = lane % parts;
 #pragma unroll 4
-            for (int i = lane; i < rows_of_warp * parts; i += 32) {
-                if (wanted >> row & 1)
-                    use(BlockRow(rows, first + row, layer), 4 * part);
+            for (int begin = 0; begin < rows_of_warp * parts; begin += 32) {
+                const std::int64_t position = __shfl_sync(~0u, found, row % 32);
+                if (row < rows_of_warp && position >= 0)
+                    use(BlockRow(rows, first + row, layer), position, 4 * part);
                 row += 32 / parts;
                 part += 32 % parts;
                 if (part >= parts) {

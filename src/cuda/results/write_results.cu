@@ -11,11 +11,11 @@ namespace {
 template <class T, int rows_of_warp>
 __global__ void __launch_bounds__(block_threads)
     output_kernel(const ANNULUS_GRID_CONSTANT OutputArguments a, const BlockRows rows, bool is_aligned) {
-    const auto is_unfinished = [&](const BlockRow &row) {
-        return row.has_partial(a.summed) && !(__ldg(a.state + row.index).y < 0.f);
-    };
-    for_four_columns<rows_of_warp>(rows, a.context.head_dim, is_unfinished, [&](const BlockRow &row, int column) {
+    const auto find_unfinished = [&](const BlockRow &row) -> std::int64_t {
         const std::int64_t position = row.position_of_partial(a.summed);
+        return position < 0 || __ldg(a.state + row.index).y < 0.f ? -1 : position;
+    };
+    const auto write = [&](const BlockRow &row, std::int64_t position, int column) {
         const float2 state = __ldg(a.state + row.index);
         float4 four{};
         if (state.y != 0.f || std::signbit(state.y)) {
@@ -26,17 +26,19 @@ __global__ void __launch_bounds__(block_threads)
         write_four(four, row_at<T>(a.out, row.batch, row.head, position) + column, is_aligned);
         if (a.lse.data && column == 0)
             *row_at<float>(a.lse, row.batch, row.head, position) = (state.x + log2_of_sum(state.y)) * ln_2;
-    });
+    };
+    for_four_columns<rows_of_warp>(rows, a.context.head_dim, find_unfinished, write);
 }
 
 template <class T, bool adds>
 __global__ void __launch_bounds__(block_threads)
     gradient_output_kernel(const float *partial, const DeviceRows target, const BlockRows rows, int columns,
                            int *has_nonfinite, bool is_aligned) {
-    const auto all = [](const BlockRow &) { return true; };
-    for_four_columns<usual_rows_of_warp>(rows, columns, all, [&](const BlockRow &row, int column) {
-        write_partial<T, adds>(partial, target, row, row.position, columns, column, has_nonfinite, is_aligned);
-    });
+    const auto find = [](const BlockRow &row) { return row.position; };
+    const auto write = [&](const BlockRow &row, std::int64_t position, int column) {
+        write_partial<T, adds>(partial, target, row, position, columns, column, has_nonfinite, is_aligned);
+    };
+    for_four_columns<usual_rows_of_warp>(rows, columns, find, write);
 }
 
 } // namespace
