@@ -249,21 +249,25 @@ TEST(StoredTiles, MeetEachPairOnce) {
 
 // Under causality a part of a row block of queries may see no key of a row block, although its last queries do.
 TEST(StoredTiles, TellWhichKeysPartsOfRowBlocksSee) {
-    for (const int queries : {64, 65, 96, 97, 127, 129, 200}) {
-        StoredTile tile{};
-        tile.queries = tile.keys = queries;
-        const int lacking = tile.row_blocks() * block_rows - queries;
-        for (int row_block = 0; row_block < tile.row_blocks(); ++row_block)
-            for (const int row : {0, 32})
-                for (int key_block = 0; key_block < tile.row_blocks(); ++key_block) {
-                    bool any = false;
-                    for (int i = row; i < row + 32; ++i)
-                        any |= row_block * block_rows + i - lacking >= key_block * block_rows;
-                    EXPECT_EQ(tile.sees(row_block, row, 32, key_block), any)
-                        << queries << " queries, row " << row << " of row block " << row_block << ", keys of "
-                        << key_block;
-                }
-    }
+    for (const int queries : {64, 65, 96, 97, 127, 129, 200})
+        for (const int seen_by_all : {0, 2}) {
+            StoredTile tile{};
+            tile.queries = queries;
+            tile.seen_by_all = seen_by_all;
+            const int lacking = tile.row_blocks() * block_rows - queries;
+            for (int row_block = 0; row_block < tile.row_blocks(); ++row_block)
+                for (const int row : {0, 32})
+                    for (int key_block = 0; key_block < seen_by_all + tile.row_blocks(); ++key_block) {
+                        bool any = false;
+                        for (int i = row; i < row + 32; ++i) {
+                            const int query = row_block * block_rows + i - lacking; // below 0: no such query
+                            any |= query >= 0 && query >= (key_block - seen_by_all) * block_rows;
+                        }
+                        EXPECT_EQ(tile.sees(row_block, row, 32, key_block), any)
+                            << queries << " queries, row " << row << " of row block " << row_block << ", keys of "
+                            << key_block << ", of which all queries see " << seen_by_all;
+                    }
+        }
 }
 
 // What ranks have of a segment: the same rows, or rows of which no keys are hidden.

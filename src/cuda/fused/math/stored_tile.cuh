@@ -60,10 +60,10 @@ struct StoredTile {
         return {first + (index * row_block_rows - lacking()) * stride, stride, index == 0 ? lacking() : 0};
     }
 
-    // Returns whether the last of `rows` queries sees a key of a row block. The first of the queries is row `row` of a
-    // row block.
+    // Returns whether the last of `rows` queries exists and sees a key of a row block. The first of the queries is row
+    // `row` of a row block.
     __device__ __forceinline__ bool sees(int row_block, int row, int rows, int key_block) const {
-        return row_block * row_block_rows + row + rows - lacking() > (key_block - seen_by_all) * row_block_rows;
+        return row_block * row_block_rows + row + rows - lacking() > max((key_block - seen_by_all) * row_block_rows, 0);
     }
 
     // Finds the tile with this group of row blocks among a cell's queries of a pass.
