@@ -51,9 +51,7 @@ template <class Architecture> class FusedBackward final : public Executable {
     }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
-        // With the own keys, find_lse_delta clears the counters.
-        run_steps({backward_.steps.data(), backward_.first_of_rest}, has_other_keys(scope_), tensors, partial,
-                  workspace, stream);
+        run_steps({backward_.steps.data(), backward_.first_of_rest}, false, tensors, partial, workspace, stream);
     }
 
     void run_rest(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
@@ -94,7 +92,9 @@ template <class Architecture> class FusedBackward final : public Executable {
   private:
     using Params = typename Architecture::BackwardParams;
 
-    void run_steps(std::span<const BackwardStep> steps, bool clears_counters, const CallTensors &tensors,
+    // Other executables may have used the workspace between run() and run_rest(). But if run_rest() multiplies stored
+    // dS, none has, and the tiles of queries go on with the turns of their sums.
+    void run_steps(std::span<const BackwardStep> steps, bool is_rest, const CallTensors &tensors,
                    const PartialResults &partial, void *workspace, void *stream) {
         if (steps.empty())
             return;
@@ -106,11 +106,13 @@ template <class Architecture> class FusedBackward final : public Executable {
             memory.lse_log2 = static_cast<float *>(partial.softmax_state);
             memory.delta = memory.lse_log2 + problem.batch * problem.heads * problem.queries.length;
         }
-        unsigned *next_counters = memory.flag_and_counters + 1 + backward_.split_counter_count();
-        if (clears_counters) // and the flag: other executables may have used the workspace since run()
-            check(cudaMemsetAsync(memory.flag_and_counters, 0, (memory.counter_count + 1) * sizeof(unsigned),
-                                  call.stream),
-                  "cudaMemsetAsync");
+        unsigned *next_counters = memory.flag_and_counters + 1;
+        if (is_rest || has_other_keys(scope_)) // with the own keys, find_lse_delta clears the counters
+            check(
+                cudaMemsetAsync(memory.flag_and_counters, 0,
+                                ((is_rest ? memory.launch_counter_count : memory.counter_count) + 1) * sizeof(unsigned),
+                                call.stream),
+                "cudaMemsetAsync");
         ArrayStores stores(call.stream);
         store_branches(plan_, memory.branches, stores);
         bind(call, memory, stores);
@@ -290,8 +292,8 @@ template <class Architecture> class FusedBackward final : public Executable {
         stored.segments = part.segments;
         stored.launch_pass = step.pass;
         stored.done = done;
-        stored.split_sums = memory.split_sums;
-        stored.split_counters = memory.flag_and_counters + 1;
+        stored.sums = memory.sums;
+        stored.sum_counters = memory.flag_and_counters + 1 + memory.launch_counter_count;
         if (step.what == Gradients::d_q_of_stored_d_s)
             params.tiles =
                 static_cast<unsigned>(stored.query_tiles() * stored.splits * part.segments * part.heads * part.batches);

@@ -838,15 +838,19 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
         }
 }
 
-// There are as few passes as fit, with four groups in memory. There are none if a pass had fewer than 4608 queries, or
-// for one cell.
-TEST(StoredDs, TakesFewPasses) {
-    const auto passes_of = [](Problem problem, bool causal, int mib) {
+// If dS of a few segments does not fit, there are slices of at most 4096 keys, and then as few passes as fit. There are
+// none if a pass had fewer than 4608 queries.
+TEST(StoredDs, TakesSlicesAndFewPasses) {
+    using SlicesAndPasses = std::pair<int, int>;
+    const SlicesAndPasses none{0, 0};
+    const auto slices_and_passes_of = [](Problem problem, bool causal, int mib) -> SlicesAndPasses {
         problem.dtype = ANNULUS_BFLOAT16;
         problem.causal = causal;
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, static_cast<std::uint64_t>(mib) << 20);
-        return backward.stored ? backward.stored->layout.turns.passes : 0;
+        if (!backward.stored)
+            return {0, 0};
+        return {backward.stored->layout.slices, backward.stored->layout.turns.passes};
     };
     const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
     Problem dilated = whole, grouped = whole;
@@ -854,22 +858,37 @@ TEST(StoredDs, TakesFewPasses) {
     dilated.branches = {{.segment = 28006, .dilation = 2}};
     grouped.heads = 6;
     grouped.kv_heads = 3;
-    EXPECT_EQ(passes_of(whole, false, 0), 1);
-    EXPECT_EQ(passes_of(whole, false, 800), 2);
-    EXPECT_EQ(passes_of(whole, false, 660), 3);
-    EXPECT_EQ(passes_of(whole, false, 500), 0);
-    EXPECT_EQ(passes_of(whole, true, 560), 3);
-    EXPECT_EQ(passes_of(dilated, false, 700), 3);
-    EXPECT_EQ(passes_of(grouped, false, 660), 3);
+    EXPECT_EQ(slices_and_passes_of(whole, false, 0), SlicesAndPasses(1, 1));
+    EXPECT_EQ(slices_and_passes_of(whole, false, 800), SlicesAndPasses(4, 1));
+    EXPECT_EQ(slices_and_passes_of(whole, false, 500), SlicesAndPasses(4, 2));
+    EXPECT_EQ(slices_and_passes_of(whole, false, 300), SlicesAndPasses(4, 3));
+    EXPECT_EQ(slices_and_passes_of(whole, false, 200), none);
+    EXPECT_EQ(slices_and_passes_of(whole, true, 600), SlicesAndPasses(1, 1));
+    EXPECT_EQ(slices_and_passes_of(whole, true, 300), SlicesAndPasses(4, 3));
+    EXPECT_EQ(slices_and_passes_of(dilated, false, 300), SlicesAndPasses(4, 3));
+    EXPECT_EQ(slices_and_passes_of(grouped, false, 300), SlicesAndPasses(4, 3));
+    EXPECT_EQ(slices_and_passes_of(grouped, false, 800), SlicesAndPasses(4, 1));
     Problem one = whole;
     one.heads = 1;
-    EXPECT_EQ(passes_of(one, false, 400), 1);
-    EXPECT_EQ(passes_of(one, false, 300), 0);
+    EXPECT_EQ(slices_and_passes_of(one, false, 400), SlicesAndPasses(1, 1));
+    EXPECT_EQ(slices_and_passes_of(one, false, 200), none);
     // Three segments of 14336 in 1.5 GiB have fewer than four tiles for each multiprocessor.
     Problem many = whole;
     many.length = 4 * 14336;
     many.branches = {{.segment = 14336}};
-    EXPECT_EQ(passes_of(many, false, 0), 1);
+    EXPECT_EQ(slices_and_passes_of(many, false, 0), SlicesAndPasses(1, 1));
+    Problem longer = whole;
+    longer.length = 39001;
+    longer.dim = 128;
+    EXPECT_EQ(slices_and_passes_of(longer, false, 0), SlicesAndPasses(10, 2));
+    longer.length = 1'000'003;
+    for (const bool causal : {false, true})
+        EXPECT_GT(slices_and_passes_of(longer, causal, 0), SlicesAndPasses(200, 1));
+    // Sums of dQ of all heads do not fit. So a launch has fewer heads.
+    longer.length = 320'000;
+    longer.branches = {{.segment = 22001}};
+    longer.heads = 32;
+    EXPECT_EQ(slices_and_passes_of(longer, false, 0), SlicesAndPasses(6, 1));
 }
 
 // Plans for two kernels that store and multiply dS: the ones of mma/ in 16-bit dtypes for this shared memory.
@@ -1039,7 +1058,7 @@ TEST(StoredDs, PassesShareTheQueries) {
     for (const bool is_triangular : {false, true})
         for (const auto &[all, pass_queries] : {std::pair(12, 12), {12, 4}, {13, 4}, {15, 4}, {9, 8}}) {
             StoredDs stored{};
-            stored.batches = stored.heads = stored.head_step = 1;
+            stored.batches = stored.heads = stored.head_step = stored.slices = 1;
             stored.segments = 2;
             stored.cells = 3;
             stored.keys = is_triangular ? all : 7;
@@ -1048,7 +1067,7 @@ TEST(StoredDs, PassesShareTheQueries) {
             stored.turns.cells_of_pass = FastDivmod(stored.segments);
             stored.is_triangular = is_triangular;
             std::vector<std::uint8_t> memory(
-                static_cast<std::size_t>(stored.cells * stored.images_of_segment() * StoredDs::image_bytes));
+                static_cast<std::size_t>(stored.cells * stored.images_of_cell() * StoredDs::image_bytes));
             stored.images = memory.data();
             constexpr int dilation = 3, start = 1000, lacking = 5;
             const int queries_of_class = all * row_block_rows - lacking, end = start + queries_of_class * dilation;
@@ -1063,7 +1082,7 @@ TEST(StoredDs, PassesShareTheQueries) {
                 EXPECT_LE(queries, pass_queries);
                 for (int segment = 0; segment < stored.segments; ++segment) {
                     const std::int64_t begin = (pass * stored.segments + segment) % stored.cells *
-                                               stored.images_of_segment() * StoredDs::image_bytes;
+                                               stored.images_of_cell() * StoredDs::image_bytes;
                     std::set<std::int64_t> places;
                     for (int key_block = 0; key_block < stored.keys; ++key_block) {
                         const auto [first_half, distance] = stored.halves(0, 0, segment, key_block, pass);
@@ -1077,7 +1096,7 @@ TEST(StoredDs, PassesShareTheQueries) {
                                     first_half - stored.images + i * StoredDs::half_bytes + half - begin;
                                 if (!sees)
                                     continue;
-                                EXPECT_TRUE(place >= 0 && place < stored.images_of_segment() * StoredDs::image_bytes);
+                                EXPECT_TRUE(place >= 0 && place < stored.images_of_cell() * StoredDs::image_bytes);
                                 EXPECT_TRUE(places.insert(place).second);
                             }
                         }

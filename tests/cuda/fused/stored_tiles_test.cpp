@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests where dS is stored and multiplied. A warp on the host finds the tiles. A tile of keys and a tile of queries
-// each meet every (query, key) pair of the definition once, in one pass or several. Both must agree on where its dS
-// lies.
+// each meet every (query, key) pair of the definition once, in one pass or several, with the keys in one slice or
+// several. Both must agree on where its dS lies.
 #include "cuda/fused/math/stored_tile.cuh"
 #include "cuda/fused/plan/grids.hpp"
 #include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
@@ -31,7 +31,8 @@ using Place = std::tuple<const std::uint8_t *, int, int>;
 
 class StoredTiles {
   public:
-    StoredTiles(const Problem &problem, const Window &queries, const Window &keys, int passes) {
+    // A slice has `slice_keys` row blocks of keys, or all of them (0).
+    StoredTiles(const Problem &problem, const Window &queries, const Window &keys, int passes, int slice_keys) {
         annulus::Problem local = plan_problem_of(problem);
         local.queries = queries;
         local.keys = keys;
@@ -55,12 +56,14 @@ class StoredTiles {
         stored.first_segment = keys_.sequence.first_segment;
         stored.segments = keys_.sequence.segments;
         stored.queries = (row_blocks(queries) + passes - 1) / passes;
-        stored.keys = row_blocks(keys);
+        stored.keys = slice_keys > 0 ? slice_keys : row_blocks(keys);
+        stored.slices = (row_blocks(keys) + stored.keys - 1) / stored.keys;
         stored.is_triangular = problem.causal && queries == keys;
         stored.turns.passes = (row_blocks(queries) + stored.queries - 1) / stored.queries;
-        stored.turns.cells_of_pass = FastDivmod(stored.segments * stored.heads);
-        stored.cells = stored.turns.passes * stored.segments * stored.heads;
-        memory_.resize(static_cast<std::size_t>(stored.cells * stored.images_of_segment() * StoredDs::image_bytes));
+        stored.cells_of_slice = FastDivmod(stored.segments * stored.heads);
+        stored.turns.cells_of_pass = FastDivmod(stored.slices * stored.segments * stored.heads);
+        stored.cells = stored.turns.passes * stored.turns.cells_of_pass.value;
+        memory_.resize(static_cast<std::size_t>(stored.cells * stored.images_of_cell() * StoredDs::image_bytes));
         stored.images = memory_.data();
         keys_.stored_d_s = queries_.stored_d_s = stored;
     }
@@ -100,13 +103,26 @@ class StoredTiles {
         return stored;
     }
 
-    // Returns the places of dS that tiles of queries multiply, with the pair of each.
+    // Returns the places of dS that tiles of queries multiply, with the pair of each. Each tile must find the counter
+    // of its sums, and multiply the slices of its keys in their order.
     std::map<Place, Pair> multiply() {
         std::map<Place, Pair> multiplied;
+        std::map<int, unsigned> sum_counters; // by slot
+        std::map<int, int> next_keys;         // by slot: the first row block of keys that the sums lack
         for_each_turn(queries_.stored_d_s.query_tiles(), [&](const StoredTurn &turn) {
-            if (StoredTile tile; tile.find(queries_, turn.cell, turn.pass, turn.index))
-                multiply(tile, turn.pass, 0, tile.key_blocks, multiplied);
+            StoredTile tile;
+            if (!tile.find(queries_, turn))
+                return;
+            EXPECT_EQ(sum_counters[tile.sum_slot], tile.sum_counter);
+            EXPECT_EQ(next_keys[tile.sum_slot], tile.first_key_block);
+            multiply(tile, turn.pass, tile.first_key_block, tile.end_key_block, multiplied);
+            sum_counters[tile.sum_slot] = tile.next_sum_counter;
+            next_keys[tile.sum_slot] = tile.end_key_block < tile.key_blocks ? tile.end_key_block : 0;
         });
+        for (const auto &[slot, counter] : sum_counters) { // the next launch begins with 0
+            EXPECT_EQ(counter, 0U);
+            EXPECT_EQ(next_keys[slot], 0);
+        }
         return multiplied;
     }
 
@@ -212,20 +228,24 @@ void expect_each_pair_once(const Problem &problem, const Window &queries, const 
             for (const std::int64_t key : mask.keys(query, head).positions)
                 if (key >= keys.start && key < keys.end())
                     wanted.insert({head, query, static_cast<int>(key)});
-    for (const int passes : {1, 2, 3}) {
-        SCOPED_TRACE(testing::Message() << problem << " queries " << queries.start << " + " << queries.length
-                                        << ", keys " << keys.start << " + " << keys.length << ", passes " << passes);
-        StoredTiles tiles(problem, queries, keys, passes);
-        EXPECT_EQ(tiles.passes(), passes);
-        const std::map<Place, Pair> stored = tiles.store();
-        EXPECT_TRUE(stored == tiles.multiply());
-        if (passes == 3) {
-            EXPECT_TRUE(stored == tiles.store_alone());
-            for (const int splits : {1, 5})
-                EXPECT_TRUE(stored == tiles.multiply_alone(splits));
+    for (const int passes : {1, 2, 3})
+        for (const int slice_keys : {0, 2}) {
+            if (slice_keys > 0 && passes == 2)
+                continue;
+            SCOPED_TRACE(testing::Message() << problem << " queries " << queries.start << " + " << queries.length
+                                            << ", keys " << keys.start << " + " << keys.length << ", passes " << passes
+                                            << ", slices of " << slice_keys << " row blocks");
+            StoredTiles tiles(problem, queries, keys, passes, slice_keys);
+            EXPECT_EQ(tiles.passes(), passes);
+            const std::map<Place, Pair> stored = tiles.store();
+            EXPECT_TRUE(stored == tiles.multiply());
+            if (passes == 3 && slice_keys == 0) {
+                EXPECT_TRUE(stored == tiles.store_alone());
+                for (const int splits : {1, 5})
+                    EXPECT_TRUE(stored == tiles.multiply_alone(splits));
+            }
+            EXPECT_TRUE(pairs_of(stored) == wanted);
         }
-        EXPECT_TRUE(pairs_of(stored) == wanted);
-    }
 }
 
 // The last segment is shorter than the first queries of some passes.

@@ -18,15 +18,22 @@
 namespace annulus {
 
 // dS of the only branch of some heads and segments, in images. An image has the dS of 64 keys and 64 queries, in an
-// order that is the architecture's. In a segment of a head and batch entry, each row block of keys has images. It has
-// one for each row block of queries of a pass (StoredTurns) that sees it. Under causality, if queries and keys are the
-// same rows, the first hidden() row blocks of queries do not see it and have no image.
+// order that is the architecture's. A cell is a segment of a head and batch entry, or a slice of its keys. In a cell,
+// each row block of keys has images. It has one for each row block of queries of a pass (StoredTurns) that sees it.
+// Under causality, if queries and keys are the same rows, the first hidden() row blocks of queries do not see it. They
+// have no image if the cell has all keys of its segment.
 struct StoredDs {
     std::uint8_t *images;
     int first_batch, batches, first_head, head_step, heads, first_segment, segments;
-    int queries, keys;  // in row blocks, at most: a pass's queries and a segment's keys
-    bool is_triangular; // whether hidden row blocks have no images
-    int cells;          // (segment, head, batch entry) whose images are in memory at a time
+    int queries, keys;  // in row blocks, at most: a pass's queries and a cell's keys
+    bool is_triangular; // causality hides row blocks
+    int cells;          // cells whose images are in memory at a time
+    // Slices of the keys of a segment, and cells of each slice: cell `number` of a pass is of slice number /
+    // cells_of_slice. With several slices, a tile of queries has a turn for each. `sums` has its sums over earlier
+    // slices, and `sum_counters` has, for each tile and consumer, the number of the slice that is added next. Slices
+    // are counted over all passes.
+    int slices;
+    FastDivmod cells_of_slice;
     // `turns`: the order in which one kernel stores and multiplies. If there are two kernels, only its number of passes
     // counts, and `launch_pass` is the pass of the launch.
     // `done`: what that one kernel counts, two counts for each group in memory.
@@ -34,20 +41,20 @@ struct StoredDs {
     int launch_pass;
     unsigned *done;
     // A kernel that only multiplies divides the keys of each tile of queries among `splits` CTAs. Their sums are in
-    // `split_sums`, and `split_counters` has, for each tile, the number of CTAs that have stored theirs. It is 0
-    // between launches.
+    // `sums`, and `sum_counters` has, for each tile, the number of CTAs that have stored theirs.
     int splits;
-    float *split_sums;
-    unsigned *split_counters;
+    float *sums;            // sum_floats() for each of StoredDsParts::sum_count()
+    unsigned *sum_counters; // 0 before the first turn of a launch and after the last; kept from run() to run_rest()
     bool ends_partial; // the last of several passes adds the partial results of the earlier ones, and writes the sum
 
     static constexpr int image_bytes = row_block_rows * row_block_rows * 2;
     static constexpr int row_blocks_of_tile = 4; // row blocks of queries in a tile that multiplies
+    static constexpr int consumers_of_tile = 2;  // of the one kernel: each has some row blocks of a tile
 
     // Returns the number of tiles of queries of a segment, in a pass.
     constexpr int query_tiles() const { return (queries + row_blocks_of_tile - 1) / row_blocks_of_tile; }
-    // Returns how many floats the sums of one CTA have, of a tile whose keys are divided.
-    static constexpr std::int64_t split_floats(int head_dim) {
+    // Returns the number of floats in the sums of a tile of queries.
+    static constexpr std::int64_t sum_floats(int head_dim) {
         return std::int64_t{row_blocks_of_tile} * row_block_rows * ((head_dim + 7) / 8 * 8);
     }
 
@@ -63,9 +70,11 @@ struct StoredDs {
         return {first(pass), pass == 0 ? end : std::min(end, first(pass - 1))};
     }
 
-    // Returns how many images a segment has at most. The first pass has the most.
-    constexpr std::int64_t images_of_segment() const {
-        const std::int64_t seeing_less = is_triangular ? keys - queries_before(0) : 0;
+    // True if hidden row blocks have no images.
+    constexpr bool leaves_out_hidden() const { return is_triangular && slices == 1; }
+    // Returns how many images a cell has at most. The first pass has the most.
+    constexpr std::int64_t images_of_cell() const {
+        const std::int64_t seeing_less = leaves_out_hidden() ? keys - queries_before(0) : 0;
         return std::int64_t{keys} * queries - seeing_less * (seeing_less - 1) / 2;
     }
     // Returns how many of a pass's row blocks of queries do not see this row block of keys.
@@ -73,14 +82,20 @@ struct StoredDs {
         const int before = queries_before(pass);
         return is_triangular && key_block > before ? key_block - before : 0;
     }
+    // Returns the number of a segment's cell among those of its slice.
+    constexpr std::int64_t cell_of_slice(int batch, int head, int segment) const {
+        const std::int64_t head_of_all = std::int64_t{batch - first_batch} * heads + (head - first_head) / head_step;
+        return head_of_all * segments + segment - first_segment;
+    }
     // Returns where the image of the pass's first row block of queries is, or would be.
     constexpr std::uint8_t *image(int batch, int head, int segment, int key_block, int pass) const {
-        const std::int64_t head_of_all = std::int64_t{batch - first_batch} * heads + (head - first_head) / head_step;
-        const std::int64_t cell_of_pass = head_of_all * segments + segment - first_segment;
+        const std::int64_t slice = slices == 1 ? 0 : key_block / keys;
+        const std::int64_t cell_of_pass = slice * cells_of_slice.value + cell_of_slice(batch, head, segment);
         const std::int64_t cell = (std::int64_t{pass} * turns.cells_of_pass.value + cell_of_pass) % cells;
-        const std::int64_t hides = hidden(key_block, pass);
+        const std::int64_t left_out = leaves_out_hidden() ? hidden(key_block, pass) : 0;
         return images +
-               (cell * images_of_segment() + std::int64_t{key_block} * queries - hides * (hides + 1) / 2) * image_bytes;
+               (cell * images_of_cell() + (key_block - slice * keys) * queries - left_out * (left_out + 1) / 2) *
+                   image_bytes;
     }
 
     // Images may also lie in halves of 32 keys. A row block of keys then has the first halves of all row blocks of
@@ -91,8 +106,9 @@ struct StoredDs {
         std::int64_t distance;     // bytes from an image's first half to its second half
     };
     constexpr Halves halves(int batch, int head, int segment, int key_block, int pass) const {
-        const std::int64_t hides = hidden(key_block, pass);
-        return {image(batch, head, segment, key_block, pass) + hides * half_bytes, (queries - hides) * half_bytes};
+        const std::int64_t left_out = leaves_out_hidden() ? hidden(key_block, pass) : 0;
+        return {image(batch, head, segment, key_block, pass) + left_out * half_bytes,
+                (queries - left_out) * half_bytes};
     }
 
     // Returns where a pass puts the gradients of keys. `first` is the destination of the first pass.

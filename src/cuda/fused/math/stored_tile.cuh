@@ -28,9 +28,10 @@ __device__ __forceinline__ bool find_storing_tile(const BackwardWork &work, cons
                                                   Tile<row_blocks> &tile) {
     const StoredDs &stored = work.stored_d_s;
     TilePlace place{};
-    place.index = turn.index;
-    place.segment = turn.cell % stored.segments;
-    const int head = turn.cell / stored.segments;
+    const int slice = stored.cells_of_slice.quotient(turn.cell), cell = stored.cells_of_slice.remainder(turn.cell);
+    place.index = slice * (stored.keys / row_blocks) + turn.index; // if there are several, each is whole tiles
+    place.segment = cell % stored.segments;
+    const int head = cell / stored.segments;
     place.head = head % stored.heads;
     place.batch = head / stored.heads;
     const bool skips_empty = stored.destination(work.destination, turn.pass) == Destination::add_to_partial;
@@ -49,8 +50,13 @@ struct StoredTile {
     int first, stride, queries; // the class's queries in the segment: the first's position, their distance and number
     int first_key, keys;        // the same for its keys
     int first_row_block; // index of the tile's first row block of queries; row blocks count from the last query (Range)
-    int key_blocks;      // row blocks of keys that the tile meets
+    int key_blocks;      // row blocks of keys that the tile's queries see
     int seen_by_all; // how many of them all queries see; each row block of queries sees one more than the one before
+    int first_key_block, end_key_block; // the row blocks of keys that are multiplied
+    // With several slices of keys: the slot of the tile's sums, and their counter before and after the tile
+    // (StoredDs::sum_counters).
+    int sum_slot;
+    unsigned sum_counter, next_sum_counter;
 
     __device__ __forceinline__ int row_blocks() const { return quotient_up(queries, row_block_rows); }
     // Returns how many rows the first row block of queries lacks.
@@ -99,14 +105,38 @@ struct StoredTile {
             key_blocks =
                 min(key_blocks, seen_by_all + min(first_row_block + StoredDs::row_blocks_of_tile, row_blocks()));
         }
+        first_key_block = 0;
+        end_key_block = key_blocks;
         return first_row_block < row_blocks();
+    }
+
+    // Finds the tile of a turn that multiplies. Returns false if it has no queries, or if these see no key of a slice
+    // after the first. The tile of the first slice is found even without keys, since dQ must then become 0.
+    __device__ __forceinline__ bool find(const BackwardWork &work, const StoredTurn &turn) {
+        const StoredDs &stored = work.stored_d_s;
+        const int slice = stored.cells_of_slice.quotient(turn.cell), cell = stored.cells_of_slice.remainder(turn.cell);
+        const int tiles = stored.query_tiles(), group = tiles - 1 - turn.index;
+        // A segment has the most queries in the last pass. So a tile that had queries in a pass has them in all later
+        // ones.
+        const bool follows = slice == 0 && turn.pass > 0 && find(work, cell, turn.pass - 1, group);
+        if (!find(work, cell, turn.pass, group))
+            return false;
+        first_key_block = slice * stored.keys;
+        end_key_block = min(key_blocks, first_key_block + stored.keys);
+        if (slice > 0 && first_key_block >= end_key_block)
+            return false;
+        const unsigned number = turn.pass * stored.slices + slice;
+        sum_slot = cell * tiles + turn.index;
+        sum_counter = slice > 0 || follows ? number : 0;
+        next_sum_counter =
+            end_key_block < key_blocks ? number + 1 : (turn.pass + 1) % stored.turns.passes * stored.slices;
+        return true;
     }
 };
 
 // What a CTA multiplies at a time, in a launch that only multiplies: some keys of a tile, one of StoredDs::splits
 // parts.
 struct SplitTile : StoredTile {
-    int first_key_block, end_key_block;
     int slot; // of its sums; slots of a tile follow one another, in the order of the keys
 
     // Finds split `id` of a launch. Returns false if there is no such tile or the branch does not serve the head.

@@ -136,7 +136,7 @@ template <class Traits> class DqFromDsWarp {
         const StoredDs &stored = params_.stored_d_s;
         const int tile_index = tile.slot / stored.splits;
         const auto sums_of = [&](int slot) {
-            return reinterpret_cast<float4 *>(stored.split_sums + slot * StoredDs::split_floats(params_.head_dim)) +
+            return reinterpret_cast<float4 *>(stored.sums + slot * StoredDs::sum_floats(params_.head_dim)) +
                    thread_of_block();
         };
         // Calls use(four sums of the thread, their place in a slot).
@@ -153,7 +153,7 @@ template <class Traits> class DqFromDsWarp {
         for_each_four([&](const float *four, int place) { own[place] = {four[0], four[1], four[2], four[3]}; });
         __threadfence();
         __syncthreads(); // all threads of the CTA have stored their sums
-        unsigned *const counter = stored.split_counters + tile_index;
+        unsigned *const counter = stored.sum_counters + tile_index;
         const bool is_last = thread_of_block() == 0 && atomicAdd(counter, 1U) + 1 == stored.splits;
         if (!__syncthreads_or(is_last))
             return false;

@@ -218,12 +218,15 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
         memory.delta = workspace.take<float>(rows);
     }
     memory.branches = book_branches(workspace, plan);
-    std::int64_t counters = backward.split_counter_count();
+    std::int64_t counters = 0;
     for (const BackwardStep &step : backward.steps)
         if (step.action == BackwardAction::find_gradients)
             counters += backward.counters_of(step.what);
-    memory.flag_and_counters = workspace.take<unsigned>(counters + 1);
+    memory.launch_counter_count = static_cast<std::size_t>(counters);
+    if (backward.stored)
+        counters += backward.stored->sum_counter_count();
     memory.counter_count = static_cast<std::size_t>(counters);
+    memory.flag_and_counters = workspace.take<unsigned>(counters + 1);
     if (plan.hides_keys())
         memory.has_nonfinite = reinterpret_cast<int *>(memory.flag_and_counters);
     const auto partial_rows = [](const SideGrids &side, std::int64_t all) {
@@ -242,8 +245,7 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
     if (backward.stored) {
         memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));
-        memory.split_sums = workspace.take<float>(backward.split_counter_count(), backward.stored->layout.splits,
-                                                  StoredDs::split_floats(problem.head_dim));
+        memory.sums = workspace.take<float>(backward.stored->sum_count(), StoredDs::sum_floats(problem.head_dim));
     }
     const std::int64_t rows_of_key_parts =
         (problem.gradients.only_v ? 1 : 2) * rows_of_range_parts(backward.keys.grids);

@@ -86,10 +86,6 @@ struct BackwardPlan {
         return what == Gradients::all_storing_d_s ? 1 + 2 * stored->layout.turns.groups_in_memory.value : 1;
     }
 
-    // Returns the number of counters of StoredDs::split_counters, which all launches share. They precede the counters
-    // of launches.
-    std::int64_t split_counter_count() const { return stored ? stored->split_tiles() : 0; }
-
     const SideGrids &side_grids(Side side) const { return side == Side::queries ? queries : keys; }
     SideGrids &side_grids(Side side) { return side == Side::queries ? queries : keys; }
 };
@@ -107,15 +103,17 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
                            int multiprocessors, std::uint64_t limit);
 
 struct BackwardMemory {
-    float *lse_log2, *delta;     // [B, H, queries]; null unless BackwardPlan::has_own_statistics
-    BranchPlan *branches;        // null unless keys are hidden or count once
-    unsigned *flag_and_counters; // start at 0: whether a result is NaN or infinite, then the counters of each launch
-    std::size_t counter_count;
-    int *has_nonfinite;       // the flag; null unless keys are hidden
-    PartialGradients partial; // the call's own
+    float *lse_log2, *delta; // [B, H, queries]; null unless BackwardPlan::has_own_statistics
+    BranchPlan *branches;    // null unless keys are hidden or count once
+    // Start at 0: whether a result is NaN or infinite, then the counters of each launch, then StoredDs::sum_counters,
+    // which all launches share and which run_rest() does not clear.
+    unsigned *flag_and_counters;
+    std::size_t launch_counter_count, counter_count; // without the flag
+    int *has_nonfinite;                              // the flag; null unless keys are hidden
+    PartialGradients partial;                        // the call's own
     CurveMemory curves;
     std::uint8_t *stored_ds;
-    float *split_sums; // StoredDs::split_sums
+    float *sums; // StoredDs::sums
     SequenceMemory sequences;
     float *range_parts;   // of range parts, [parts, B, heads, rows, D]: dQ, or dK and then dV
     float *split_partial; // partial results of SideGrids::parts, a part of the rows at a time: dQ, or dK and then dV

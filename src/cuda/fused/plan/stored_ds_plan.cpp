@@ -10,7 +10,17 @@
 namespace annulus {
 
 std::size_t StoredDsParts::cell_bytes() const {
-    return static_cast<std::size_t>(layout.images_of_segment()) * StoredDs::image_bytes;
+    return static_cast<std::size_t>(layout.images_of_cell()) * StoredDs::image_bytes;
+}
+
+std::int64_t StoredDsParts::sum_count() const {
+    if (layout.slices > 1)
+        return std::int64_t{layout.cells_of_slice.value} * layout.query_tiles();
+    return layout.splits > 1 ? std::int64_t{layout.cells} * layout.query_tiles() * layout.splits : 0;
+}
+
+std::int64_t StoredDsParts::sum_counter_count() const {
+    return layout.slices > 1 ? sum_count() * StoredDs::consumers_of_tile : sum_count() / layout.splits;
 }
 
 namespace {
@@ -47,14 +57,16 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
 // 2. from these tiles of queries to the tiles of keys whose dS takes the same memory: by then, dS should have been
 // read.
 //
-// Each CTA takes a tile while it computes the tile before. So a tile has ended when 2 · ctas later tiles have been
-// taken. Under causality it is 2.5 · ctas, since the longest tiles take longer. Both distances are this long. If memory
-// is too small for that, they shrink alike, but min_groups groups and min_tiles_of_cta tiles for each CTA stay in
-// memory.
+// If a cell has all keys of its segment: Each CTA takes a tile while it computes the tile before. So a tile has ended
+// when 2 · ctas later tiles have been taken. Under causality it is 2.5 · ctas, since the longest tiles take longer.
+// Both distances are this long. If memory is too small for that, they shrink alike, but min_groups groups and
+// min_tiles_of_cta tiles for each CTA stay in memory.
 //
-// With several passes, tiles of queries are few and long. Distance 1 is then one group. Distance 2 is what memory has
-// room for, at least min_groups_of_passes groups. There must be two cells: CTAs work on one cell while the next pass of
-// the other cell waits for results of keys.
+// If a cell is a slice of the keys, its tiles of keys take most of the time, and tiles of queries are short. Distance 1
+// is then as many groups as have a tile of keys for each CTA, and distance 2 is groups_until_read. If memory is too
+// small for both, there are more passes.
+//
+// With several passes, the next pass of a cell waits for its results of keys. So there must be two cells.
 //
 // If the gradients of keys return to another rank (`keys_return`), distance 1 takes the memory that distance 2 leaves.
 // More multiplications then overlap with the return.
@@ -62,7 +74,7 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
                                       std::size_t bytes) {
     const StoredDs &stored = parts.layout;
     const int passes = stored.turns.passes;
-    const std::int64_t cells_of_pass = std::int64_t{parts.batches} * parts.heads * parts.segments;
+    const std::int64_t cells_of_pass = std::int64_t{stored.slices} * stored.cells_of_slice.value;
     const std::int64_t cells = passes * cells_of_pass;
     const auto room = static_cast<std::int64_t>(bytes / parts.cell_bytes());
     const std::int64_t key_tiles = divide_up(stored.keys, row_blocks_of_tile);
@@ -76,17 +88,23 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
                                : passes > 1 ? 1
                                             : std::min(divide_up(tuning::min_group_tiles, tiles), cells);
     const std::int64_t groups = divide_up(cells, group), max_groups = std::min(groups, room / group);
+    const bool has_slices = stored.slices > 1;
     const std::int64_t apart = divide_up(
         (stored.is_triangular ? tuning::causal_tiles_apart_of_two_ctas : tuning::tiles_apart_of_two_ctas) * ctas,
         2 * group * tiles);
-    if (max_groups < std::min(groups, passes > 1 ? tuning::min_groups_of_passes : tuning::min_groups) ||
+    // Distances 1 and 2, in groups.
+    const std::int64_t until_written = has_slices ? divide_up(ctas, group * key_tiles) : apart,
+                       until_read = has_slices ? tuning::groups_until_read : apart + 1;
+    const std::int64_t wanted = std::min(groups, until_written + until_read);
+    if (max_groups < (has_slices ? wanted : std::min(groups, tuning::min_groups)) ||
         (passes > 1 && cells_of_pass < 2) ||
-        max_groups * group * tiles < std::min<std::int64_t>(cells * tiles, tuning::min_tiles_of_cta * ctas))
+        (!has_slices &&
+         max_groups * group * tiles < std::min<std::int64_t>(cells * tiles, tuning::min_tiles_of_cta * ctas)))
         return std::nullopt;
-    const std::int64_t in_memory = keys_return || passes > 1 ? max_groups : std::min(2 * apart + 1, max_groups);
-    std::int64_t behind = passes > 1 ? 1 : in_memory / 2;
+    const std::int64_t in_memory = keys_return ? max_groups : std::min(wanted, max_groups);
+    std::int64_t behind = has_slices ? std::min(until_written, groups) : in_memory / 2;
     if (keys_return)
-        behind = in_memory == groups ? groups : std::max(behind, in_memory - 1 - apart);
+        behind = in_memory == groups ? groups : std::max(behind, in_memory - until_read);
     const std::int64_t count = (groups + behind) * group * tiles;
     if (count > INT_MAX - ctas) // each CTA takes one number without a tile
         return std::nullopt;
@@ -102,43 +120,69 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
                        {0, number(count)}};
 }
 
+// Returns the bytes of StoredDs::sums and StoredDs::sum_counters.
+std::size_t query_sum_bytes(const Problem &problem, const StoredDsParts &parts) {
+    return static_cast<std::size_t>(parts.sum_count() * StoredDs::sum_floats(problem.head_dim) +
+                                    parts.sum_counter_count()) *
+           sizeof(float);
+}
+
 // Returns the bytes of the partial results of a head's keys that several passes need.
-std::size_t sum_bytes_of_head(const Problem &problem, const StoredDsParts &parts) {
+std::size_t key_sum_bytes_of_head(const Problem &problem, const StoredDsParts &parts) {
     return 2 * sizeof(float) * static_cast<std::size_t>(parts.key_rows) * static_cast<std::size_t>(problem.head_dim);
 }
 
-// Plans one kernel that stores and multiplies dS, in the fewest passes that fit into memory. Several passes need
-// partial results of keys. If the call has none, they are made for some heads at a time. With fewer than
-// `fewest_queries` row blocks of queries in a pass, computing dS twice would be faster.
-std::optional<StoredDsParts> plan_passes(const Problem &problem, KeyScope scope, StoredDsParts parts, bool sums_keys,
-                                         int row_blocks_of_tile, int multiprocessors, std::size_t bytes) {
-    constexpr int fewest_queries = tuning::min_pass_queries / row_block_rows;
-    const int queries = parts.layout.queries;
-    parts.segments = parts.all_segments;
-    parts.key_rows = problem.key_rows();
-    parts.heads = problem.kv_heads;
-    parts.batches = static_cast<int>(problem.batch);
-    for (int passes = 1; passes == 1 || divide_up(queries, passes) >= fewest_queries; ++passes) {
-        parts.layout.queries = static_cast<int>(divide_up(queries, passes));
-        parts.layout.turns.passes = static_cast<int>(divide_up(queries, parts.layout.queries));
-        std::size_t sum_bytes = 0;
-        if (passes > 1 && !sums_keys) {
-            const std::size_t head_bytes = sum_bytes_of_head(problem, parts);
-            const auto max_heads =
-                static_cast<std::int64_t>(std::max<std::size_t>(bytes / tuning::sum_share / head_bytes, 1));
-            parts.batches = 1;
+// Plans one kernel that stores and multiplies dS. If the dS of a few segments does not fit into memory, a cell is a
+// slice of the keys of a segment. Then there are the fewest passes that fit. Slices need sums of dQ, and several passes
+// need partial results of keys, if the call has none. If these take more than one part in `sum_share` of the memory, a
+// launch has fewer heads.
+std::optional<StoredDsParts> plan_one_kernel(const Problem &problem, KeyScope scope, const StoredDsParts &segment,
+                                             bool sums_keys, int row_blocks_of_tile, int multiprocessors,
+                                             std::size_t bytes) {
+    StoredDsParts head = segment;
+    head.segments = segment.all_segments;
+    head.key_rows = problem.key_rows();
+    head.layout.cells_of_slice = FastDivmod(head.segments);
+    // Finds the turns of launches with at most `max_heads` heads, each of which takes `sums` bytes. A launch has
+    // several batch entries only if it has all of them.
+    const auto find = [&](StoredDsParts parts, std::int64_t max_heads,
+                          std::size_t sums) -> std::optional<StoredDsParts> {
+        if (max_heads >= problem.batch * problem.kv_heads && !parts.layout.ends_partial) {
+            parts.batches = static_cast<int>(problem.batch);
+            parts.heads = problem.kv_heads;
+        } else {
             parts.heads = static_cast<int>(divide_up(problem.kv_heads, divide_up(problem.kv_heads, max_heads)));
-            parts.layout.ends_partial = true;
-            sum_bytes = head_bytes * static_cast<std::size_t>(parts.heads);
         }
-        if (sum_bytes >= bytes)
+        const std::int64_t heads = std::int64_t{parts.batches} * parts.heads;
+        const std::size_t used = sums * static_cast<std::size_t>(heads);
+        if (heads * parts.segments > INT_MAX || used >= bytes)
             return std::nullopt;
-        if (const std::optional<StoredTurns> turns =
-                find_turns(parts, row_blocks_of_tile, multiprocessors, has_other_keys(scope), bytes - sum_bytes)) {
-            parts.layout.turns = *turns;
-            parts.layout.cells = turns->cells_of_group.value * turns->groups_in_memory.value;
+        parts.layout.cells_of_slice = FastDivmod(static_cast<int>(heads * parts.segments));
+        const std::optional<StoredTurns> turns =
+            find_turns(parts, row_blocks_of_tile, multiprocessors, has_other_keys(scope), bytes - used);
+        if (!turns)
+            return std::nullopt;
+        parts.layout.turns = *turns;
+        parts.layout.cells = turns->cells_of_group.value * turns->groups_in_memory.value;
+        return parts;
+    };
+    if (std::optional<StoredDsParts> whole = find(head, INT_MAX, 0))
+        return whole;
+    const int queries = segment.layout.queries, keys = segment.layout.keys;
+    StoredDs &layout = head.layout;
+    layout.slices = static_cast<int>(divide_up(keys, tuning::slice_key_blocks));
+    layout.keys = static_cast<int>(divide_up(keys, layout.slices * row_blocks_of_tile)) * row_blocks_of_tile;
+    for (int passes = 1; passes == 1 || divide_up(queries, passes) >= tuning::min_pass_queries / row_block_rows;
+         ++passes) {
+        layout.queries = static_cast<int>(divide_up(queries, passes));
+        layout.turns.passes = static_cast<int>(divide_up(queries, layout.queries));
+        layout.ends_partial = layout.turns.passes > 1 && !sums_keys;
+        const std::size_t sums =
+            query_sum_bytes(problem, head) + (layout.ends_partial ? key_sum_bytes_of_head(problem, head) : 0);
+        const std::size_t max_heads = sums > 0 ? bytes / tuning::sum_share / sums : INT_MAX;
+        if (std::optional<StoredDsParts> parts =
+                find(head, std::max<std::int64_t>(static_cast<std::int64_t>(max_heads), 1), sums))
             return parts;
-        }
     }
     return std::nullopt;
 }
@@ -254,11 +298,9 @@ class TimesOfPairs {
 };
 
 // Returns the bytes of the sums of all splits of a cell, and of their counters.
-std::size_t split_bytes_of_cell(const Problem &problem, const StoredDs &layout) {
-    if (layout.splits == 1)
-        return 0;
-    const std::int64_t floats = layout.splits * StoredDs::split_floats(problem.head_dim);
-    return static_cast<std::size_t>(layout.query_tiles() * (floats + 1)) * sizeof(float);
+std::size_t split_bytes_of_cell(const Problem &problem, StoredDsParts parts) {
+    parts.layout.cells = 1;
+    return query_sum_bytes(problem, parts);
 }
 
 // Returns whether memory is fast enough for storing dS to take less time than computing dS twice. While the first
@@ -311,10 +353,10 @@ std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsPa
         layout.queries = part;
         layout.turns.passes = passes;
         layout.ends_partial = passes > 1 && !sums_keys;
-        const std::size_t sum_bytes = layout.ends_partial ? sum_bytes_of_head(problem, cell) : 0;
+        const std::size_t key_sums = layout.ends_partial ? key_sum_bytes_of_head(problem, cell) : 0;
         for (layout.splits = 1; layout.splits <= tuning::max_splits; ++layout.splits) {
             const auto room = static_cast<std::int64_t>(
-                bytes / (parts.cell_bytes() + sum_bytes + split_bytes_of_cell(problem, layout)));
+                bytes / (parts.cell_bytes() + key_sums + split_bytes_of_cell(problem, parts)));
             if (room == 0)
                 break;
             fewest_passes = std::min(fewest_passes, passes);
@@ -346,18 +388,18 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope sco
         return static_cast<int>(divide_up(divide_up(segment_rows(window), branch.dilation.value), row_block_rows));
     };
     StoredDsParts parts{1, 1, 1, tiles.sequence.segments, segment_rows(problem.keys), {}};
-    parts.layout.splits = 1;
+    parts.layout.splits = parts.layout.slices = 1;
     parts.layout.queries = row_blocks(problem.queries);
     parts.layout.keys = row_blocks(problem.keys);
     parts.layout.is_triangular = tiles.causal && problem.queries == problem.keys;
     if (shapes.storing == StoringKernels::one)
-        return plan_passes(problem, scope, parts, sums_keys, shapes.keys.row_blocks, multiprocessors, bytes);
+        return plan_one_kernel(problem, scope, parts, sums_keys, shapes.keys.row_blocks, multiprocessors, bytes);
     return plan_pairs(problem, parts, sums_keys, shapes, multiprocessors, bytes);
 }
 
 bool zeros_outweigh_ds(const Problem &problem, const TileGrid &tiles, const StoredDsParts &parts) {
     const StoredDs &stored = parts.layout;
-    const std::int64_t key_blocks = stored.keys;
+    const std::int64_t key_blocks = std::int64_t{stored.slices} * stored.keys;
     const std::int64_t cell_images =
         key_blocks * (stored.is_triangular ? key_blocks + 1 : std::int64_t{2} * stored.turns.passes * stored.queries) /
         2;

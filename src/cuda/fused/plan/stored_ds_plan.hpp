@@ -13,17 +13,19 @@
 
 namespace annulus {
 
-// How many batch entries, heads of K and segments one launch handles, or a pair of launches.
+// How many batch entries, heads of K and segments a launch handles, or a pair of launches.
 struct StoredDsParts {
     int batches, heads, segments;
     int all_segments;
     std::int64_t key_rows; // rows of keys of a head whose partial results several passes keep at a time
-    StoredDs layout;       // for one segment of one head; also how many cells are in memory at a time
+    StoredDs layout;       // for one cell; also how many cells are in memory at a time
 
     std::size_t cell_bytes() const;
     std::size_t bytes() const { return static_cast<std::size_t>(layout.cells) * cell_bytes(); }
-    // Tiles of queries of a launch whose keys are divided (StoredDs::splits).
-    std::int64_t split_tiles() const { return layout.splits > 1 ? layout.cells * layout.query_tiles() : 0; }
+    // Return the numbers of StoredDs::sums and StoredDs::sum_counters, which launches use if they divide the keys of
+    // tiles of queries.
+    std::int64_t sum_count() const;
+    std::int64_t sum_counter_count() const;
 };
 
 // Plans how dS is stored in `bytes` bytes. Returns none if dS does not fit, if one kernel would have too few tiles at a

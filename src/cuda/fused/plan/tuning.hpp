@@ -55,8 +55,8 @@ inline constexpr int max_class_visits = 3 * max_classes;
 // It is enough for tiles that fill a GPU. Not recorded.
 inline constexpr std::size_t usual_room = std::size_t{5} << 28;
 // The same for dS that one kernel both stores and multiplies. It holds three segments of 16384, so that the kernel can
-// do both at a time. Longer segments are done in passes (StoredTurns), whose partial results use the same bytes. H100:
-// see the constants below.
+// do both at a time. Longer segments are stored in slices of their keys, and then in passes (StoredTurns). Sums of dQ
+// and partial results of keys use the same bytes. H100 and H200: see the constants below.
 inline constexpr std::size_t usual_room_for_ds = std::size_t{3} << 29;
 // The same for parts of a head's rows, which exist to save memory. Not recorded.
 inline constexpr std::size_t max_room_for_rows = std::size_t{1} << 30;
@@ -64,7 +64,7 @@ inline constexpr std::size_t max_room_for_rows = std::size_t{1} << 30;
 // ---- Stored dS (stored_ds_plan.cpp)
 //
 // Measured by the rate of backward over one branch at D = 128, with the cases of tests/benchmarks/peers.py and other
-// lengths. The program was not kept (doc/notes/backward.md). The constants for several passes are from an H100;
+// lengths. The program was not kept (doc/notes/backward.md). The constant for several passes is from an H100;
 // for the other constants the GPU is not recorded, unless a constant says it.
 
 // A launch has few tiles if it has at most this number for each CTA. Then all tiles of keys come first. Compared with
@@ -79,10 +79,13 @@ inline constexpr int min_group_tiles = 32;
 // their rate and 1024:1 from 0.90 to 1.07.
 inline constexpr int tiles_apart_of_two_ctas = 4;
 inline constexpr int causal_tiles_apart_of_two_ctas = 5;
-// Least number of groups in memory, in one pass and in several passes. For one pass not recorded. For several passes 3,
-// 4, 5 and 7 groups were compared.
+// Least number of groups in memory, if a cell has all keys of a segment. Not recorded.
 inline constexpr std::int64_t min_groups = 3;
-inline constexpr std::int64_t min_groups_of_passes = 4;
+// Greatest number of row blocks of keys in a slice. H200: 64, 128 and 256 were within 4 % at 65,536 and 131,072 rows if
+// enough groups are in memory, 64 and 128 within 1 % (doc/notes/backward.md).
+inline constexpr int slice_key_blocks = 64;
+// Groups from a slice's tiles of queries to the next use of its memory. Not measured.
+inline constexpr std::int64_t groups_until_read = 2;
 // Least number of tiles in memory for each CTA. Not recorded.
 inline constexpr int min_tiles_of_cta = 3;
 // Two kernels store and multiply dS: times of the second one for an image, in the time of a product of the first. With
@@ -112,8 +115,8 @@ inline constexpr int max_splits = 8;
 // CTAs that share a tile write and read a sum each, which takes as long as this number of blocks of keys: as many bytes
 // are written or read as for their dS and K. Not measured.
 inline constexpr double split_sum_key_blocks = 3;
-// Least number of queries of a pass. A tile of queries takes 0.5 ms for 65,536 keys, and with fewer queries there are
-// few such tiles. Computing dS twice is then faster.
+// Least number of queries of a pass. With fewer, tiles of keys take a larger part of their time to begin and to add
+// their results, and computing dS twice is faster. Not measured with slices.
 inline constexpr int min_pass_queries = 4608;
 // Partial results of keys take at most one part in `sum_share` of the memory for dS, or the memory of one head. Not
 // recorded.

@@ -12,12 +12,16 @@
 // multiplied before the next images take their place (stored_ds_plan.cpp). A turn waits only for earlier turns, and
 // CTAs take turns while they run. So every turn that was taken ends, however many CTAs run.
 //
-// If the dS of a few whole cells does not fit into memory, there are several passes over all cells. Each pass handles a
-// part of every cell's queries. A group is then one cell. A tile of keys adds its results for a part to the results
-// that the pass before stored for the same cell. So it also waits for that pass.
+// If the dS of a few segments does not fit into memory, a cell is a slice of the keys of a segment. A tile of queries
+// then has a turn for each slice, and waits for its sums of the slice before when it has multiplied (StoredProduct).
+//
+// If that does not suffice, there are several passes over all cells. Each pass handles a part of every cell's queries.
+// A group is then one cell. A tile of keys adds its results for a part to the results that the pass before stored for
+// the same cell. So it also waits for that pass.
 //
 // If other ranks wait for the gradients of keys, a launch takes the turns up to the last tile of keys. A second launch
-// takes the remaining tiles of queries, whose dS is already complete.
+// takes the remaining tiles of queries, whose dS is already complete. Sums of slices go on where the first launch left
+// them.
 #pragma once
 
 #include "cuda/device/fast_divmod.hpp"

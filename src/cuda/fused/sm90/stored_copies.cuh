@@ -69,20 +69,20 @@ template <class Traits> class StoredTileFinder {
 
     __device__ __forceinline__ bool find(const StoredTurn &turn, int slot) {
         const StoredDs &stored = params_.stored_d_s;
-        if (turn.cell >= stored.segments * stored.heads * stored.batches) // the last launch may have fewer cells
+        // The last launch may have fewer cells.
+        if (stored.cells_of_slice.remainder(turn.cell) >= stored.segments * stored.heads * stored.batches)
             return false;
         if (!turn.multiplies)
             return find_storing_tile<Traits::range_block_rows>(params_, turn, shared_.tiles[slot]);
         StoredTile tile;
-        const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
-        const bool is_found = tile.find(params_.query_work, turn.cell, turn.pass, groups - 1 - turn.index);
+        const bool is_found = tile.find(params_.query_work, turn);
         if (is_first_lane()) {
             shared_.stored_tiles[slot] = tile;
             shared_.stored_stages_before[slot] = stage_count_;
             shared_.tiles[slot].ranges = 0;
         }
         if (is_found)
-            stage_count_ += 2 * static_cast<unsigned>(tile.key_blocks);
+            stage_count_ += 2 * static_cast<unsigned>(tile.end_key_block - tile.first_key_block);
         return is_found;
     }
 
@@ -229,16 +229,17 @@ template <class Traits> class StoredCopies {
         }
         fence_async_proxies();
         const bool signals = half_ == 0 && threadIdx.x % warp_threads == 0;
-        const int keys = tile.key_blocks, first = tile.first_row_block, seen_by_all = tile.seen_by_all;
+        const int first_keys = tile.first_key_block, end_keys = tile.end_key_block;
+        const int first = tile.first_row_block, seen_by_all = tile.seen_by_all;
         const int row_blocks = min(StoredDs::row_blocks_of_tile, tile.row_blocks() - first);
         const std::uint32_t target = shared_.stored_image(slot.slot(), 0, 0);
         const std::uint8_t *images =
-            stored.halves(tile.batch, tile.head, tile.segment, 0, shared_.turns[at.slot()].pass).first_query;
-        int in_row = stored.queries; // images of a row block of keys
-        if (signals && keys == 0)    // a window may have no key of the class
+            stored.halves(tile.batch, tile.head, tile.segment, first_keys, shared_.turns[at.slot()].pass).first_query;
+        int in_row = stored.queries;           // images of a row block of keys
+        if (signals && first_keys == end_keys) // a window may have no key of the class
             shared_.tile_ending[at.slot()].arrive();
-        for (int key_block = 0; key_block < keys; ++key_block, place_.count += 2) {
-            if (signals && key_block == max(keys - last_blocks, 0))
+        for (int key_block = first_keys; key_block < end_keys; ++key_block, place_.count += 2) {
+            if (signals && key_block == max(end_keys - last_blocks, first_keys))
                 shared_.tile_ending[at.slot()].arrive();
             const Place place{place_.count + half_};
             const int hidden = max(key_block - seen_by_all - first, 0);
@@ -255,9 +256,9 @@ template <class Traits> class StoredCopies {
                                   source + begin * StoredDs::half_bytes, (end - begin) * StoredDs::half_bytes, full);
                 }
             });
-            // The images of the next row block of keys. Causality may hide one more image.
+            // The images of the next row block of keys. It may have one less, since causality hides one more.
             images += in_row * StoredDs::image_bytes;
-            if (key_block >= seen_by_all) {
+            if (stored.leaves_out_hidden() && key_block >= seen_by_all) {
                 --in_row;
                 images -= StoredDs::half_bytes;
             }

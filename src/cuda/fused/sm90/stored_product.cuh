@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dQ = scale dS K from stored dS, by the consumer warpgroups. Each has two of a tile's four row blocks of queries, and
-// goes through the row blocks of keys.
+// goes through the row blocks of keys. If the keys come in slices, it adds the sums of a slice to those of earlier
+// slices, in the order of the keys, so that the bits of dQ repeat.
 #pragma once
 
 #include "cuda/fused/math/backward_epilogue.cuh"
@@ -34,9 +35,12 @@ template <class Traits> class StoredProduct {
         const std::uint32_t keys = smem_descriptor_start(shared_.stored_keys(0), row_block_rows * swizzled_row_bytes);
         // Under causality, the first of the two row blocks sees the row blocks of keys up to its own. The second one
         // sees one more.
-        const int all = uniform(tile.key_blocks), first_key_blocks = min(all, tile.seen_by_all + row_block + 1);
-        const int second_key_blocks = min(all, first_key_blocks + 1);
-        int present = tile.keys; // keys of the class, from the current stage on
+        const int all = uniform(tile.end_key_block - tile.first_key_block);
+        const int seen_by_first = tile.seen_by_all + row_block + 1 - tile.first_key_block;
+        const int first_key_blocks = min(all, max(seen_by_first, 0)),
+                  second_key_blocks = min(all, max(seen_by_first + 1, 0));
+        // Keys of the class, from the current stage on.
+        int present = tile.keys - tile.first_key_block * row_block_rows;
         bool is_pending = false;
         const auto multiply = [&](auto has_first) {
             const int stage = place.slot();
@@ -86,6 +90,8 @@ template <class Traits> class StoredProduct {
             sync_warpgroup(consumer_);
             release(place.count);
         }
+        if (params_.stored_d_s.slices > 1 && !add_slices(tile, x, y))
+            return;
         sync_warpgroup(consumer_); // no warp's products read the stages any more
         const std::uint32_t staging = shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks);
 #pragma unroll 1 // one code for both
@@ -100,11 +106,57 @@ template <class Traits> class StoredProduct {
   private:
     using Element = typename Traits::Element;
     static constexpr int columns = Traits::head_dim;
-    static_assert(Traits::stored_keys * 2 == row_block_rows);
+    static_assert(Traits::stored_keys * 2 == row_block_rows && Traits::consumers == StoredDs::consumers_of_tile);
 
     __device__ __forceinline__ void release(unsigned count) const {
         if (thread_of_warpgroup() == 0)
             shared_.stored_empty[PipelineState<Traits::stored_stages>{count}.slot()].arrive();
+    }
+
+    // Adds the sums of earlier slices. Returns true for the tile's last slice. For any other slice it stores the sums;
+    // another CTA may add the next slice.
+    __device__ __forceinline__ bool add_slices(const StoredTile &tile, float (&x)[columns / 2],
+                                               float (&y)[columns / 2]) const {
+        const StoredDs &stored = params_.stored_d_s;
+        const std::int64_t part = std::int64_t{tile.sum_slot} * Traits::consumers + consumer_;
+        unsigned *const counter = stored.sum_counters + part;
+        if (thread_of_warpgroup() == 0) {
+            unsigned now;
+            do
+                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+            while (now != tile.sum_counter);
+        }
+        sync_warpgroup(consumer_);
+        const std::int64_t floats_of_consumer = StoredDs::sum_floats(params_.head_dim) / Traits::consumers;
+        float4 *const sums =
+            reinterpret_cast<float4 *>(stored.sums + part * floats_of_consumer) + thread_of_warpgroup();
+        // Calls use(four sums of the thread, where they are in memory).
+        const auto for_each_four = [&](const auto &use) {
+#pragma unroll
+            for (int i = 0; i < columns / 8; ++i)
+                if (i * 8 < params_.head_dim) {
+                    use(x + 4 * i, sums[2 * i * warpgroup_threads]);
+                    use(y + 4 * i, sums[(2 * i + 1) * warpgroup_threads]);
+                }
+        };
+        if (tile.first_key_block > 0)
+            for_each_four([](float *four, const float4 &stored_four) {
+                const float4 before = __ldcg(&stored_four);
+                four[0] += before.x;
+                four[1] += before.y;
+                four[2] += before.z;
+                four[3] += before.w;
+            });
+        const bool is_last = tile.end_key_block == tile.key_blocks;
+        if (!is_last)
+            for_each_four([](const float *four, float4 &target) {
+                __stcg(&target, float4{four[0], four[1], four[2], four[3]});
+            });
+        __threadfence();
+        sync_warpgroup(consumer_);
+        if (thread_of_warpgroup() == 0)
+            asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(tile.next_sum_counter) : "memory");
+        return is_last;
     }
 
     // Clears what a stage has beyond its `present` keys of the class. These rows of K are of other segments and may be
