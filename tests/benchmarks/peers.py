@@ -7,7 +7,7 @@ The peers:
   flash    PyTorch's FlashAttention-2, if the case is dense or a window of dilation 1
   flash3   FlashAttention-3 for the same cases, from a file of its operators (--flash3)
   flash4   FlashAttention's kernels in Python (the package flash-attn-4) for the same cases
-  flash3-det, flash4-det  the same with backward's option `deterministic`; without it the bits differ from call to call
+  flash-det, flash3-det, flash4-det  the same with deterministic backward; without it the bits differ from call to call
   longnet  LongNet's published procedure, forward. Each branch's rows are padded, cut into segments, gathered, attended
            to by cuDNN and scattered. The branches' outputs are weighted by the softmax of their LSEs.
   longnet-flash  the same over PyTorch's FlashAttention-2
@@ -25,6 +25,7 @@ It is not part of the test suite. Exit status: 0; 1 if results disagree; 77 with
 """
 
 import argparse
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -226,11 +227,22 @@ class CudnnAttention:
             d_out, q, k, v, out, lse, no_seed, no_seed, None, None, None, q.shape[2], k.shape[2], 0.0, self.causal)
 
 
+@contextlib.contextmanager
+def deterministic_algorithms(enabled):
+    """PyTorch has no argument for a deterministic backward of FlashAttention-2. It asks this setting."""
+    torch.utils.deterministic.fill_uninitialized_memory = False  # takes time, and kernels write all results
+    torch.use_deterministic_algorithms(enabled)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 class FlashAttention:
     """PyTorch's FlashAttention-2 on [batch, heads, length, D]."""
 
-    def __init__(self, causal):
-        self.causal = causal
+    def __init__(self, causal, deterministic=False):
+        self.causal, self.deterministic = causal, deterministic
         self.kept = None  # from forward to backward: two arrays of sequence lengths, two largest lengths, the seed
 
     def forward(self, q, k, v):
@@ -239,8 +251,9 @@ class FlashAttention:
         return out, lse
 
     def backward(self, q, k, v, out, lse, d_out):
-        return torch.ops.aten._scaled_dot_product_flash_attention_backward(
-            d_out, q, k, v, out, lse.contiguous(), *self.kept[:4], 0.0, self.causal, *self.kept[4:])
+        with deterministic_algorithms(self.deterministic):
+            return torch.ops.aten._scaled_dot_product_flash_attention_backward(
+                d_out, q, k, v, out, lse.contiguous(), *self.kept[:4], 0.0, self.causal, *self.kept[4:])
 
 
 class WindowedFlashAttention3:
@@ -294,8 +307,9 @@ class ByLength:
 class WindowedFlashAttention:
     """PyTorch's FlashAttention-2 on [batch, length, heads, D], with a window."""
 
-    def __init__(self, causal, left, right):
-        self.causal, self.options = causal, {"window_size_left": left, "window_size_right": right}
+    def __init__(self, causal, left, right, deterministic=False):
+        self.causal, self.deterministic = causal, deterministic
+        self.options = {"window_size_left": left, "window_size_right": right}
         self.kept = None  # the seed, from forward to backward
 
     def forward(self, q, k, v):
@@ -305,9 +319,10 @@ class WindowedFlashAttention:
         return out, lse
 
     def backward(self, q, k, v, out, lse, d_out):
-        return torch.ops.aten._flash_attention_backward(
-            d_out, q, k, v, out, lse.contiguous(), None, None, q.shape[1], k.shape[1], 0.0, self.causal, *self.kept,
-            **self.options)
+        with deterministic_algorithms(self.deterministic):
+            return torch.ops.aten._flash_attention_backward(
+                d_out, q, k, v, out, lse.contiguous(), None, None, q.shape[1], k.shape[1], 0.0, self.causal, *self.kept,
+                **self.options)
 
 
 class PlainAttention:
@@ -481,12 +496,15 @@ class Matmul:
 
 
 WINDOW_PEERS = {"flash": WindowedFlashAttention, "flash3": WindowedFlashAttention3, "flash4": WindowedFlashAttention4,
+                "flash-det": functools.partial(WindowedFlashAttention, deterministic=True),
                 "flash3-det": functools.partial(WindowedFlashAttention3, deterministic=True),
                 "flash4-det": functools.partial(WindowedFlashAttention4, deterministic=True)}
 
 
 def dense_peer(name, causal):
-    return FlashAttention(causal) if name == "flash" else ByLength(WINDOW_PEERS[name](causal))
+    if name in ("flash", "flash-det"):
+        return FlashAttention(causal, deterministic=name == "flash-det")
+    return ByLength(WINDOW_PEERS[name](causal))
 
 
 LONGNET_PEERS = {"longnet": CudnnAttention, "longnet-flash": FlashAttention}
