@@ -118,8 +118,8 @@ inline constexpr double split_sum_key_blocks = 3;
 // Least number of queries of a pass. With fewer, tiles of keys take a larger part of their time to begin and to add
 // their results, and computing dS twice is faster. Not measured with slices.
 inline constexpr int min_pass_queries = 4608;
-// Partial results of keys take at most one part in `sum_share` of the memory for dS, or the memory of one head. Not
-// recorded.
+// Sums of dQ and partial results of keys take at most one part in `sum_share` of the memory for dS, or the memory of
+// one head. Not recorded.
 inline constexpr std::size_t sum_share = 8;
 
 } // namespace annulus::tuning
