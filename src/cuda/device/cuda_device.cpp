@@ -55,12 +55,18 @@ CudaDevice::CudaDevice(int index) : index_(index) {
         10 * attribute(cudaDevAttrComputeCapabilityMajor, index) + attribute(cudaDevAttrComputeCapabilityMinor, index);
     multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
     most_shared_bytes_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-    // Memory moves two bits over each wire of the bus in a cycle of its clock. Both clocks are in kHz.
-    const double byte_rate =
-        2. / 8 * attribute(cudaDevAttrGlobalMemoryBusWidth, index) * attribute(cudaDevAttrMemoryClockRate, index);
-    if (byte_rate > 0)
-        cycles_per_byte_ = multiprocessors_ * (attribute(cudaDevAttrClockRate, index) / byte_rate);
     resources_ = std::make_unique<DeviceResources>(SharedDevice::of(index));
+}
+
+double CudaDevice::cycles_per_byte() const {
+    if (!cycles_per_byte_) {
+        // Memory moves two bits over each wire of the bus in a cycle of its clock. Both clocks are in kHz.
+        const double byte_rate =
+            2. / 8 * attribute(cudaDevAttrGlobalMemoryBusWidth, index_) * attribute(cudaDevAttrMemoryClockRate, index_);
+        const double cycle_rate = static_cast<double>(attribute(cudaDevAttrClockRate, index_)) * multiprocessors_;
+        cycles_per_byte_ = byte_rate > 0 ? cycle_rate / byte_rate : 0;
+    }
+    return *cycles_per_byte_;
 }
 
 CudaDevice::~CudaDevice() {

@@ -44,7 +44,8 @@ class CudaDevice final : public Device, public DeviceStreams {
     int multiprocessors() const { return multiprocessors_; }
     int most_shared_bytes() const { return most_shared_bytes_; } // bytes of shared memory that a thread block can have
     // Returns the cycles of all multiprocessors together while memory moves a byte, or 0 if the driver does not tell.
-    double cycles_per_byte() const { return cycles_per_byte_; }
+    // The first call asks the driver, which may take it long.
+    double cycles_per_byte() const;
 
     cudaStream_t stream(int side) const { return resources_->side[static_cast<std::size_t>(side)].stream.get(); }
     // Returns the handle that is bound to this side stream.
@@ -76,7 +77,7 @@ class CudaDevice final : public Device, public DeviceStreams {
     int compute_capability_ = 0;
     int multiprocessors_ = 0;
     int most_shared_bytes_ = 0;
-    double cycles_per_byte_ = 0;
+    mutable std::optional<double> cycles_per_byte_;
     std::unique_ptr<DeviceResources> resources_;
     std::size_t next_event_ = 0;
     std::optional<CurrentDevice> current_; // set between enter() and leave()
