@@ -228,10 +228,10 @@ class CudnnAttention:
 
 
 @contextlib.contextmanager
-def deterministic_algorithms(enabled):
+def deterministic_algorithms():
     """PyTorch has no argument for a deterministic backward of FlashAttention-2. It asks this setting."""
     torch.utils.deterministic.fill_uninitialized_memory = False  # takes time, and kernels write all results
-    torch.use_deterministic_algorithms(enabled)
+    torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
@@ -242,7 +242,7 @@ class FlashAttention:
     """PyTorch's FlashAttention-2 on [batch, heads, length, D]."""
 
     def __init__(self, causal, deterministic=False):
-        self.causal, self.deterministic = causal, deterministic
+        self.causal, self.setting = causal, deterministic_algorithms if deterministic else contextlib.nullcontext
         self.kept = None  # from forward to backward: two arrays of sequence lengths, two largest lengths, the seed
 
     def forward(self, q, k, v):
@@ -251,7 +251,7 @@ class FlashAttention:
         return out, lse
 
     def backward(self, q, k, v, out, lse, d_out):
-        with deterministic_algorithms(self.deterministic):
+        with self.setting():
             return torch.ops.aten._scaled_dot_product_flash_attention_backward(
                 d_out, q, k, v, out, lse.contiguous(), *self.kept[:4], 0.0, self.causal, *self.kept[4:])
 
@@ -308,7 +308,7 @@ class WindowedFlashAttention:
     """PyTorch's FlashAttention-2 on [batch, length, heads, D], with a window."""
 
     def __init__(self, causal, left, right, deterministic=False):
-        self.causal, self.deterministic = causal, deterministic
+        self.causal, self.setting = causal, deterministic_algorithms if deterministic else contextlib.nullcontext
         self.options = {"window_size_left": left, "window_size_right": right}
         self.kept = None  # the seed, from forward to backward
 
@@ -319,7 +319,7 @@ class WindowedFlashAttention:
         return out, lse
 
     def backward(self, q, k, v, out, lse, d_out):
-        with deterministic_algorithms(self.deterministic):
+        with self.setting():
             return torch.ops.aten._flash_attention_backward(
                 d_out, q, k, v, out, lse.contiguous(), None, None, q.shape[1], k.shape[1], 0.0, self.causal, *self.kept,
                 **self.options)
