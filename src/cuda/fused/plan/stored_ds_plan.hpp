@@ -31,7 +31,7 @@ struct StoredDsParts {
 // Plans how dS is stored in `bytes` bytes. Returns none if dS does not fit, if one kernel would have too few tiles at a
 // time, or if two kernels would take longer than computing dS twice.
 // - `sums_keys`: gradients of keys are partial results anyway. Otherwise the partial results of several passes
-//   (StoredTurns) come out of `bytes`.
+//   (StoredTurns) come out of `bytes`, as sums of dQ do.
 // - There must be one branch, whose queries and keys are of the same classes.
 // - The windows of queries and keys must be equal, or parts of one segment in which no keys are hidden.
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope scope,
