@@ -884,7 +884,9 @@ TEST(StoredDs, TakesSlicesAndFewPasses) {
     longer.length = 1'000'003;
     for (const bool causal : {false, true})
         EXPECT_GT(slices_and_passes_of(longer, causal, 0), SlicesAndPasses(200, 1));
-    // Sums of dQ of all heads do not fit. So a launch has fewer heads.
+    // Sums of dK and dV of all segments, or of dQ of all heads, do not fit. So a launch has fewer of them.
+    longer.branches = {{.segment = 65536}};
+    EXPECT_EQ(slices_and_passes_of(longer, false, 0), SlicesAndPasses(16, 3));
     longer.length = 320'000;
     longer.branches = {{.segment = 22001}};
     longer.heads = 32;

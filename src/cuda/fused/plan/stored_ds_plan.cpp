@@ -132,32 +132,34 @@ std::size_t key_sum_bytes_of_head(const Problem &problem, const StoredDsParts &p
     return 2 * sizeof(float) * static_cast<std::size_t>(parts.key_rows) * static_cast<std::size_t>(problem.head_dim);
 }
 
+// Divides all cells into parts of equal size, of which one fits into memory. There is room for `room` cells.
+void divide_cells(const Problem &problem, std::int64_t room, StoredDsParts &parts) {
+    const auto take = [&](std::int64_t all) {
+        const std::int64_t max_part = std::clamp<std::int64_t>(room, 1, all);
+        room /= all;
+        return static_cast<int>(divide_up(all, divide_up(all, max_part)));
+    };
+    parts.segments = take(parts.all_segments);
+    parts.heads = take(problem.kv_heads);
+    parts.batches = take(problem.batch);
+    parts.layout.cells = parts.segments * parts.heads * parts.batches;
+}
+
 // Plans one kernel that stores and multiplies dS. If the dS of a few segments does not fit into memory, a cell is a
 // slice of the keys of a segment. Then there are the fewest passes that fit. Slices need sums of dQ, and several passes
 // need partial results of keys, if the call has none. If these take more than one part in `sum_share` of the memory, a
-// launch has fewer heads.
+// launch has fewer segments, heads or batch entries.
 std::optional<StoredDsParts> plan_one_kernel(const Problem &problem, KeyScope scope, const StoredDsParts &segment,
                                              bool sums_keys, int row_blocks_of_tile, int multiprocessors,
                                              std::size_t bytes) {
-    StoredDsParts head = segment;
-    head.segments = segment.all_segments;
-    head.key_rows = problem.key_rows();
-    head.layout.cells_of_slice = FastDivmod(head.segments);
-    // Finds the turns of launches with at most `max_heads` heads, each of which takes `sums` bytes. A launch has
-    // several batch entries only if it has all of them.
-    const auto find = [&](StoredDsParts parts, std::int64_t max_heads,
-                          std::size_t sums) -> std::optional<StoredDsParts> {
-        if (max_heads >= problem.batch * problem.kv_heads && !parts.layout.ends_partial) {
-            parts.batches = static_cast<int>(problem.batch);
-            parts.heads = problem.kv_heads;
-        } else {
-            parts.heads = static_cast<int>(divide_up(problem.kv_heads, divide_up(problem.kv_heads, max_heads)));
-        }
-        const std::int64_t heads = std::int64_t{parts.batches} * parts.heads;
-        const std::size_t used = sums * static_cast<std::size_t>(heads);
-        if (heads * parts.segments > INT_MAX || used >= bytes)
+    // Finds the turns of launches with as many segments as there is `room` for, if each takes `sums` bytes of sums.
+    const auto find = [&](StoredDsParts parts, std::int64_t room, std::size_t sums) -> std::optional<StoredDsParts> {
+        divide_cells(problem, room, parts);
+        parts.key_rows = std::min(parts.segments * segment.key_rows, problem.key_rows());
+        parts.layout.cells_of_slice = FastDivmod(parts.layout.cells);
+        const std::size_t used = sums * static_cast<std::size_t>(parts.layout.cells);
+        if (used >= bytes)
             return std::nullopt;
-        parts.layout.cells_of_slice = FastDivmod(static_cast<int>(heads * parts.segments));
         const std::optional<StoredTurns> turns =
             find_turns(parts, row_blocks_of_tile, multiprocessors, has_other_keys(scope), bytes - used);
         if (!turns)
@@ -166,22 +168,23 @@ std::optional<StoredDsParts> plan_one_kernel(const Problem &problem, KeyScope sc
         parts.layout.cells = turns->cells_of_group.value * turns->groups_in_memory.value;
         return parts;
     };
-    if (std::optional<StoredDsParts> whole = find(head, INT_MAX, 0))
+    if (std::optional<StoredDsParts> whole = find(segment, INT_MAX, 0))
         return whole;
+    StoredDsParts sliced = segment;
     const int queries = segment.layout.queries, keys = segment.layout.keys;
-    StoredDs &layout = head.layout;
-    layout.slices = static_cast<int>(divide_up(keys, tuning::slice_key_blocks));
-    layout.keys = static_cast<int>(divide_up(keys, layout.slices * row_blocks_of_tile)) * row_blocks_of_tile;
+    sliced.layout.slices = static_cast<int>(divide_up(keys, tuning::slice_key_blocks));
+    sliced.layout.keys =
+        static_cast<int>(divide_up(keys, sliced.layout.slices * row_blocks_of_tile)) * row_blocks_of_tile;
+    sliced.layout.cells_of_slice = FastDivmod(1);
     for (int passes = 1; passes == 1 || divide_up(queries, passes) >= tuning::min_pass_queries / row_block_rows;
          ++passes) {
-        layout.queries = static_cast<int>(divide_up(queries, passes));
-        layout.turns.passes = static_cast<int>(divide_up(queries, layout.queries));
-        layout.ends_partial = layout.turns.passes > 1 && !sums_keys;
-        const std::size_t sums =
-            query_sum_bytes(problem, head) + (layout.ends_partial ? key_sum_bytes_of_head(problem, head) : 0);
-        const std::size_t max_heads = sums > 0 ? bytes / tuning::sum_share / sums : INT_MAX;
-        if (std::optional<StoredDsParts> parts =
-                find(head, std::max<std::int64_t>(static_cast<std::int64_t>(max_heads), 1), sums))
+        sliced.layout.queries = static_cast<int>(divide_up(queries, passes));
+        sliced.layout.turns.passes = static_cast<int>(divide_up(queries, sliced.layout.queries));
+        sliced.layout.ends_partial = sliced.layout.turns.passes > 1 && !sums_keys;
+        const std::size_t sums = query_sum_bytes(problem, sliced) +
+                                 (sliced.layout.ends_partial ? key_sum_bytes_of_head(problem, sliced) : 0);
+        const std::size_t room = sums > 0 ? bytes / tuning::sum_share / sums : INT_MAX;
+        if (std::optional<StoredDsParts> parts = find(sliced, static_cast<std::int64_t>(room), sums))
             return parts;
     }
     return std::nullopt;
@@ -311,19 +314,6 @@ bool is_memory_fast_enough(const Problem &problem, const BackwardShapes &shapes)
     const double reading =
         flops_per_byte / problem.head_dim; // in products, each of which does D flops for a byte of dS
     return 4 + reading < (1 - tuning::min_gain) * 7;
-}
-
-// Divides all cells into parts of equal size, of which one fits into memory. There is room for `room` cells.
-void divide_cells(const Problem &problem, std::int64_t room, StoredDsParts &parts) {
-    const auto take = [&](std::int64_t all) {
-        const std::int64_t max_part = std::clamp<std::int64_t>(room, 1, all);
-        room /= all;
-        return static_cast<int>(divide_up(all, divide_up(all, max_part)));
-    };
-    parts.segments = take(parts.all_segments);
-    parts.heads = take(problem.kv_heads);
-    parts.batches = take(problem.batch);
-    parts.layout.cells = parts.segments * parts.heads * parts.batches;
 }
 
 // Plans pairs of launches, of which the first stores dS and the second multiplies it:
