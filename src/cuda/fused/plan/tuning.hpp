@@ -119,7 +119,7 @@ inline constexpr double split_sum_key_blocks = 3;
 // their results, and computing dS twice is faster. Not measured with slices.
 inline constexpr int min_pass_queries = 4608;
 // Sums of dQ and partial results of keys take at most one part in `sum_share` of the memory for dS, or the memory of
-// one head. Not recorded.
+// one segment. Not recorded.
 inline constexpr std::size_t sum_share = 8;
 
 } // namespace annulus::tuning
