@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/schedule_checks.hpp"
 
+#include "core/dtype_number.hpp"
 #include "ranks/exchange_choice.hpp"
 #include "ranks/gather_slots.hpp"
 #include "ranks/shard_plan.hpp"
@@ -210,7 +211,9 @@ void expect_choice(const Problem &problem, const Shards &shards) {
         longest = std::max(longest, used.pieces[to].length);
         most = std::max(most, (*count)[to]);
     }
-    const std::int64_t room = expected_hops(problem, used.pieces).size() > 8 ? 4 * longest : longest;
+    const std::int64_t row_bytes = 2 * plan_problem_of(problem).kv_heads * problem.dim * dtype_bytes(problem.dtype);
+    const std::int64_t room = std::max(expected_hops(problem, used.pieces).size() > 8 ? 4 * longest : longest,
+                                       std::min(8 * longest, (std::int64_t{256} << 20) / row_bytes / problem.batch));
     ASSERT_EQ(chosen_exchange(problem, shards), most <= room ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_RING);
 }
 

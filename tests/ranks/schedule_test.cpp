@@ -149,12 +149,34 @@ TEST(Schedule, SlotsHoldWhatTravels) {
         }
 }
 
+// K and V of so many columns that no rank has few rows.
+constexpr std::int32_t many_columns = 1 << 20;
+
+// Rows of other ranks are gathered if they have at most 256 MiB and eight times the rank's own rows.
+TEST(ExchangeChoice, GathersFewRows) {
+    const auto exchange = [](std::vector<BranchSpec> branches, std::int64_t length, std::int32_t ranks,
+                             std::int32_t dim) {
+        Problem problem = branch_problem(length, std::move(branches));
+        problem.heads = problem.kv_heads = 16;
+        problem.dim = dim;
+        problem.dtype = ANNULUS_BFLOAT16;
+        return chosen_exchange(problem, make_shards(even_lengths(length, ranks)));
+    };
+    for (const std::int32_t ranks : {2, 3, 4, 8})
+        EXPECT_EQ(exchange(gigapath(70001).branches, 70001, ranks, 48), ANNULUS_EXCHANGE_GATHER) << ranks;
+    EXPECT_EQ(exchange({{}}, 36004, 4, 128), ANNULUS_EXCHANGE_GATHER); // 27,003 rows of 8 KiB
+    EXPECT_EQ(exchange({{}}, 43692, 4, 128), ANNULUS_EXCHANGE_RING);   // 32,769
+    EXPECT_EQ(exchange({{}}, 9, 9, 48), ANNULUS_EXCHANGE_GATHER);      // 8 rows beside one
+    EXPECT_EQ(exchange({{}}, 10, 10, 48), ANNULUS_EXCHANGE_RING);
+}
+
 // The two shards of a segment want 16 rows of each other, with stride 4. From each of the other 6 shards a shard wants
 // one row. So a rank receives 16 + 6 slots, and a shard has 64 positions. With segments of 4 shards it receives
 // 3 * 16 + 4 slots.
 TEST(ExchangeChoice, WhatSharesNoSegmentWeighsLess) {
     Problem problem = branch_problem(512, {{.segment = 128, .dilation = 4, .phase = ANNULUS_PHASE_FIXED},
                                            {.dilation = 64, .phase = ANNULUS_PHASE_FIXED}});
+    problem.dim = many_columns;
     const Shards shards = make_shards(even_lengths(512, 8));
     EXPECT_EQ(chosen_exchange(problem, shards), ANNULUS_EXCHANGE_GATHER);
     problem.branches[0].segment = 256;
@@ -166,8 +188,8 @@ TEST(ExchangeChoice, WhatSharesNoSegmentWeighsLess) {
 // A shard has 64 positions, and wants 16 rows of each other shard. The ring has a round for each other shard.
 TEST(ExchangeChoice, ALongRingLeavesMoreRoom) {
     const auto exchange = [](std::int32_t ranks) {
-        const Problem problem =
-            branch_problem(64 * ranks, {{.dilation = 4, .phase = ANNULUS_PHASE_FIXED, .residue = 3}});
+        Problem problem = branch_problem(64 * ranks, {{.dilation = 4, .phase = ANNULUS_PHASE_FIXED, .residue = 3}});
+        problem.dim = many_columns;
         return chosen_exchange(problem, make_shards(even_lengths(problem.length, ranks)));
     };
     EXPECT_EQ(exchange(5), ANNULUS_EXCHANGE_GATHER); // 4 * 16 slots
@@ -185,6 +207,7 @@ TEST(ExchangeChoice, BoundsTheRowsOfAllSequences) {
     for (const std::int64_t batch : {1, 2}) {
         Problem problem = branch_problem(0, {{}});
         problem.batch = batch;
+        problem.dim = many_columns;
         std::vector<Sequence> sequences;
         Shards shards;
         for (const std::int64_t part : {3 * n, 1 * n, 4 * n, 2 * n}) {
@@ -240,6 +263,8 @@ TEST(Schedule, GlobalPositionsAreMessagesOfTheirOwn) {
     EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
     problem.branches.back().global_queries = true;
     problem.causal = false;
+    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
+    problem.dim = many_columns;
     EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_RING);
 }
 

@@ -433,11 +433,13 @@ end
 @doc raw"""
 How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
 some query of the receiver attends to, and give the same result up to rounding. `auto` is `gather` if there is room
-for the rows that each rank then gets, else `ring`. The room is
+for the rows that each rank then gets, else `ring`. The room is the largest of
 
 ```text
-- the memory of K and V of the rank with most rows, if the ring has up to 8 hops between shards with rows,
-- four times that memory if it has more: each message of such a ring is small, and costs more than its bytes.
+- the memory of K and V of the rank with most rows,
+- four times that memory, if the ring has more than 8 hops between shards with rows: each message of such a ring is
+  small, and costs more than its bytes,
+- eight times that memory, at most 256 MiB: few rows cost less than the launches of each hop.
 ```
 
 `auto` decides for each sequence of a call, the shorter ones first, and counts the rows of all gathered sequences.
