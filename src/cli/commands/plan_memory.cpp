@@ -287,7 +287,7 @@ std::uint64_t gpu_workspace_bytes(const PlannedJob &job, annulus_pass pass, cons
     }
     // message_bytes has rows and gradients in float32, 8 bytes an element. A call has rows of its own dtype. Backward
     // has float32 gradients, too.
-    const auto eighths = static_cast<std::uint64_t>(dtype_bytes(job.problem.dtype) + (is_backward(pass) ? 4 : 0));
+    const auto eighths = static_cast<std::uint64_t>(dtype_bytes(job.problem.dtype)) + (is_backward(pass) ? 4U : 0U);
     return message_bytes * eighths / 8 + sums_of_shared(job.problem, pass, shared) + most;
 }
 
