@@ -868,6 +868,14 @@ TEST(StoredDs, TakesSlicesAndFewPasses) {
     EXPECT_EQ(slices_and_passes_of(dilated, false, 300), SlicesAndPasses(4, 3));
     EXPECT_EQ(slices_and_passes_of(grouped, false, 300), SlicesAndPasses(4, 3));
     EXPECT_EQ(slices_and_passes_of(grouped, false, 800), SlicesAndPasses(4, 1));
+    Problem segments = whole;
+    segments.heads = 1;
+    segments.length = 60013;
+    segments.branches = {{.segment = 14003}};
+    segments.dtype = ANNULUS_BFLOAT16;
+    EXPECT_EQ(slices_and_passes_of(segments, false, 300), SlicesAndPasses(4, 3));
+    const Plan plan(pattern_of(segments), plan_problem_of(segments));
+    EXPECT_EQ(backward_of(plan, KeyScope::all_keys, std::uint64_t{300} << 20).stored->segments, 3);
     Problem one = whole;
     one.heads = 1;
     EXPECT_EQ(slices_and_passes_of(one, false, 400), SlicesAndPasses(1, 1));

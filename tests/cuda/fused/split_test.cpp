@@ -89,18 +89,22 @@ struct ProblemInPasses {
 };
 
 // `fused` has no room for dS of three heads and segments. So there are slices of the keys and, except for the last
-// problem, three passes over the queries (StoredDs.TakesSlicesAndFewPasses checks the numbers).
+// problem, three passes over the queries. `segments` takes a launch of three segments, then one of two
+// (StoredDs.TakesSlicesAndFewPasses checks the numbers).
 std::vector<ProblemInPasses> problems_in_passes_of_fused() {
     const Problem whole = {
         .length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}, .dtype = ANNULUS_BFLOAT16};
-    Problem batch = whole, causal = whole, dilated = whole, grouped = whole;
+    Problem batch = whole, causal = whole, dilated = whole, segments = whole, grouped = whole;
     batch.batch = 2;
     causal.causal = true;
     dilated.length = 35007;
     dilated.branches = {{.segment = 28006, .dilation = 2}};
+    segments.heads = 1;
+    segments.length = 60013;
+    segments.branches = {{.segment = 14003}};
     grouped.heads = 6;
     grouped.kv_heads = 3;
-    return {{batch, 300}, {causal, 300}, {dilated, 300}, {grouped, 800}};
+    return {{batch, 300}, {causal, 300}, {dilated, 300}, {segments, 300}, {grouped, 800}};
 }
 
 // `mma` has no room for dS of one head and segment. So there are two to four passes

@@ -31,8 +31,9 @@ using Place = std::tuple<const std::uint8_t *, int, int>;
 
 class StoredTiles {
   public:
-    // A slice has `slice_keys` row blocks of keys, or all of them (0).
-    StoredTiles(const Problem &problem, const Window &queries, const Window &keys, int passes, int slice_keys) {
+    // A slice has `slice_keys` row blocks of keys, or all of them (0). A launch has these segments, or all (none).
+    StoredTiles(const Problem &problem, const Window &queries, const Window &keys, int passes, int slice_keys,
+                const Window &segments = {}) {
         annulus::Problem local = plan_problem_of(problem);
         local.queries = queries;
         local.keys = keys;
@@ -41,6 +42,10 @@ class StoredTiles {
             make_grids(plan, GridResult::key_gradients, {row_blocks_of_tile, block_rows});
         const std::vector<PlannedGrid> query_grids = make_grids(plan, GridResult::query_gradients, {2, block_rows});
         keys_ = work_of(key_grids.at(0).tiles);
+        if (segments.length > 0)
+            restrict_grid(key_grids[0],
+                          {0, 1, 0, problem.heads, static_cast<int>(segments.start), static_cast<int>(segments.length)},
+                          keys_);
         queries_ = work_of(query_grids.at(0).tiles);
         const BranchSpec &branch = problem.branches.front();
         const auto row_blocks = [&](const Window &window) {
@@ -220,7 +225,8 @@ std::set<Pair> pairs_of(const std::map<Place, Pair> &places) {
     return pairs;
 }
 
-void expect_each_pair_once(const Problem &problem, const Window &queries, const Window &keys) {
+// Returns the pairs of these queries and keys, by the definition.
+std::set<Pair> wanted_pairs(const Problem &problem, const Window &queries, const Window &keys) {
     std::set<Pair> wanted;
     const Mask mask(problem);
     for (int head = 0; head < problem.heads; ++head)
@@ -228,6 +234,11 @@ void expect_each_pair_once(const Problem &problem, const Window &queries, const 
             for (const std::int64_t key : mask.keys(query, head).positions)
                 if (key >= keys.start && key < keys.end())
                     wanted.insert({head, query, static_cast<int>(key)});
+    return wanted;
+}
+
+void expect_each_pair_once(const Problem &problem, const Window &queries, const Window &keys) {
+    const std::set<Pair> wanted = wanted_pairs(problem, queries, keys);
     for (const int passes : {1, 2, 3})
         for (const int slice_keys : {0, 2}) {
             if (slice_keys > 0 && passes == 2)
@@ -264,6 +275,32 @@ TEST(StoredTiles, MeetEachPairOnce) {
         expect(289, 0, 1);
         expect(500, 331, 1);
         expect(1000, 790, 3);
+    }
+}
+
+// A launch may have some of the segments, and the last launch fewer.
+TEST(StoredTiles, OfSomeSegmentsMeetEachPairOnce) {
+    for (const bool causal : {false, true}) {
+        const Problem problem = {.length = 901,
+                                 .heads = 2,
+                                 .dim = 128,
+                                 .branches = {{.segment = 201}},
+                                 .causal = causal,
+                                 .dtype = ANNULUS_BFLOAT16};
+        const Window rows{0, problem.length};
+        for (const int passes : {1, 2})
+            for (const int slice_keys : {0, 2}) {
+                SCOPED_TRACE(testing::Message() << problem << " passes " << passes << ", slices of " << slice_keys);
+                std::set<Pair> met;
+                for (const Window &segments : {Window{0, 3}, {3, 2}}) {
+                    StoredTiles tiles(problem, rows, rows, passes, slice_keys, segments);
+                    const std::map<Place, Pair> stored = tiles.store();
+                    EXPECT_TRUE(stored == tiles.multiply());
+                    for (const Pair &pair : pairs_of(stored))
+                        EXPECT_TRUE(met.insert(pair).second);
+                }
+                EXPECT_TRUE(met == wanted_pairs(problem, rows, rows));
+            }
     }
 }
 
