@@ -67,6 +67,22 @@ __device__ __forceinline__ void store_16_bytes(std::uint32_t address, const uint
                  : "memory");
 }
 
+// Loads four 8 x 8 matrices of 16-bit elements. `address` is that of row lane % 8 of matrix lane / 8. A lane gets
+// columns 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4 of each matrix. If transposed, rows and columns change
+// places.
+template <bool transposed> __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
+    if constexpr (transposed)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(address)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(address)
+                     : "memory");
+}
+
 // Stores four 8 x 8 matrices of 16-bit elements. `address` is that of row lane % 8 of matrix lane / 8. A lane has
 // columns 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4 of each matrix.
 __device__ __forceinline__ void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,

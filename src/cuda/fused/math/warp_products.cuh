@@ -41,22 +41,6 @@ __device__ __forceinline__ void add_product<__half>(float *d, const std::uint32_
 #endif
 }
 
-// Loads four 8 x 8 matrices of 16-bit elements. `address` is that of row lane % 8 of matrix lane / 8. A lane gets
-// columns 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4 of each matrix. If transposed, rows and columns change
-// places.
-template <bool transposed> __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
-    if constexpr (transposed)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(address)
-                     : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(address)
-                     : "memory");
-}
-
 // Addresses of the 16-byte parts that a lane reads of its row: the even parts, or the odd parts. They are 16 columns,
 // 32 bytes, apart. `rows` is that of swizzled_offset().
 struct LaneRow {
