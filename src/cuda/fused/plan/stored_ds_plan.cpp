@@ -306,10 +306,21 @@ std::size_t split_bytes_of_cell(const Problem &problem, StoredDsParts parts) {
     return query_sum_bytes(problem, parts);
 }
 
-// Returns whether memory is fast enough for storing dS to take less time than computing dS twice. While the first
-// kernel computes four products, memory writes dS. The second kernel takes as long as memory needs to read dS.
-// Computing dS twice takes seven products.
-bool is_memory_fast_enough(const Problem &problem, const BackwardShapes &shapes) {
+// Returns whether memory is fast enough for one kernel, which stores and multiplies dS, to take less time than two
+// kernels that compute dS twice. Memory moves dS beside the products, and the kernel takes at least as long as memory.
+bool is_memory_fast_enough_for_one(const Problem &problem, const BackwardShapes &shapes) {
+    if (problem.head_dim > most_columns_to_weigh_memory)
+        return true;
+    constexpr double bytes_of_pair = 2 * StoredDs::image_bytes / double{row_block_rows * row_block_rows};
+    const double moving = bytes_of_pair / tuning::memory_efficiency * shapes.cycles_per_byte;
+    const double computing_twice = tuning::pair_cycles + tuning::pair_column_cycles * problem.head_dim;
+    return moving > 0 && moving < (1 - tuning::min_gain) * computing_twice; // 0 is an unknown rate
+}
+
+// Returns whether memory is fast enough for two kernels, which store and multiply dS, to take less time than two
+// kernels that compute dS twice. While the first kernel computes four products, memory writes dS. The second kernel
+// takes as long as memory needs to read dS. Computing dS twice takes seven products.
+bool is_memory_fast_enough_for_two(const Problem &problem, const BackwardShapes &shapes) {
     const double flops_per_byte = tuning::product_flops_per_cycle / tuning::memory_efficiency * shapes.cycles_per_byte;
     const double reading =
         flops_per_byte / problem.head_dim; // in products, each of which does D flops for a byte of dS
@@ -326,7 +337,7 @@ bool is_memory_fast_enough(const Problem &problem, const BackwardShapes &shapes)
 // Returns none if computing dS twice takes less time.
 std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsParts &cell, bool sums_keys,
                                         const BackwardShapes &shapes, int multiprocessors, std::size_t bytes) {
-    if (!is_memory_fast_enough(problem, shapes))
+    if (!is_memory_fast_enough_for_two(problem, shapes))
         return std::nullopt;
     const int queries = cell.layout.queries;
     const TimesOfPairs times(problem, cell.layout, shapes, multiprocessors);
@@ -382,8 +393,11 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, KeyScope sco
     parts.layout.queries = row_blocks(problem.queries);
     parts.layout.keys = row_blocks(problem.keys);
     parts.layout.is_triangular = tiles.causal && problem.queries == problem.keys;
-    if (shapes.storing == StoringKernels::one)
-        return plan_one_kernel(problem, scope, parts, sums_keys, shapes.keys.row_blocks, multiprocessors, bytes);
+    if (shapes.storing == StoringKernels::one) {
+        if (!is_memory_fast_enough_for_one(problem, shapes))
+            return std::nullopt;
+        return plan_one_kernel(problem, scope, parts, sums_keys, shapes.storing_row_blocks, multiprocessors, bytes);
+    }
     return plan_pairs(problem, parts, sums_keys, shapes, multiprocessors, bytes);
 }
 

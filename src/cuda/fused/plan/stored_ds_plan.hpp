@@ -29,7 +29,7 @@ struct StoredDsParts {
 };
 
 // Plans how dS is stored in `bytes` bytes. Returns none if dS does not fit, if one kernel would have too few tiles at a
-// time, or if two kernels would take longer than computing dS twice.
+// time, or if memory is so slow that computing dS twice takes less time.
 // - `sums_keys`: gradients of keys are partial results anyway. Otherwise the partial results of several passes
 //   (StoredTurns) come out of `bytes`, as sums of dQ do.
 // - There must be one branch, whose queries and keys are of the same classes.

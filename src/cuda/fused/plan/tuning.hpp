@@ -32,8 +32,8 @@ inline constexpr int max_samples = 12;
 // Time of a grid below which a split is not considered, in rows. Not recorded.
 inline constexpr double min_time_to_split = 3 * launch_rows;
 // Least gain of a split, as a fraction of the time without it. Not recorded; the choices were compared with all splits
-// of nine problems, and were within some 5 % of the fastest (doc/notes/planning.md). Two kernels that store dS use it,
-// too, for storing and for more passes.
+// of nine problems, and were within some 5 % of the fastest (doc/notes/planning.md). Plans of stored dS use it, too:
+// for storing, and for more passes of two kernels.
 inline constexpr double min_gain = 0.05;
 
 // ---- Grids (grids.hpp)
@@ -97,11 +97,20 @@ inline constexpr int min_tiles_of_cta = 3;
 inline constexpr double stored_product_time = 0.28;
 inline constexpr double stored_image_columns = 65;
 inline constexpr double stored_traffic_columns = 128;
+// Time of computing dS twice, for a pair of a query and a key: pair_cycles + pair_column_cycles · D, in cycles of a
+// multiprocessor at its highest clock (132 multiprocessors, 1.98 GHz). Up to 64 columns, one kernel stores dS only if
+// memory moves the pair's dS in less time. The ratio of the two constants is that of one H100, whose backward over
+// segments of 2048 reached 295 TFLOP/s at D = 32 and 419 at D = 64 (doc/figures.md). At D = 64 the time is that of one
+// H200, which reached 457 TFLOP/s over segments of 16,384. By these constants an H200 stores dS from D = 40 on, and an
+// H100 does not up to D = 64. What storing takes up to 64 columns is not measured.
+inline constexpr double pair_cycles = 0.155;
+inline constexpr double pair_column_cycles = 0.0033;
 // If memory is slow, two kernels do not store dS. What it takes is estimated from the flops of a multiprocessor in a
-// cycle, and from the part of memory's rate that kernels reach. The first is three quarters of 1024, the peak of
-// compute capability 8.6, 8.9 and 12.0. On GeForce cards the peak is 512, which the driver does not tell. So on these
-// cards dS is computed twice at some D where storing would be faster. Not measured.
+// cycle, and from memory_efficiency. The flops are three quarters of 1024, the peak of compute capability 8.6, 8.9 and
+// 12.0. On GeForce cards the peak is 512, which the driver does not tell. So on these cards dS is computed twice at
+// some D where storing would be faster. Not measured.
 inline constexpr double product_flops_per_cycle = 768;
+// The part of memory's rate that kernels reach, which one kernel's plans use, too. Not measured.
 inline constexpr double memory_efficiency = 0.8;
 // Greatest number of passes of two kernels, as a multiple of the fewest that fit. Four times as many have room for four
 // cells, which give multiprocessors enough tiles. Planning takes longer with more. Not measured.

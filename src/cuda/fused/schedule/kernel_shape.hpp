@@ -24,6 +24,10 @@ inline constexpr int gradients_count = 7;
 // How many kernels store and multiply dS.
 enum class StoringKernels { none, two, one };
 
+// Up to this head dimension, one kernel stores dS only if memory is fast enough. Above it, plans do not ask for the
+// rate of memory, which drivers may take long to tell.
+inline constexpr int most_columns_to_weigh_memory = 64;
+
 // Above this head dimension dK and dV of a row block do not fit into the registers together. Each then has a kernel of
 // its own.
 inline constexpr int most_columns_of_both = 128;
@@ -43,6 +47,7 @@ struct BackwardShapes {
     StoringKernels storing;
     // Cycles of all multiprocessors together while memory moves a byte, or 0 if unknown.
     double cycles_per_byte = 0;
+    int storing_row_blocks = 0; // row blocks of a tile of keys, if one kernel stores and multiplies
 };
 
 // The reason of an engine that was built without the kernels of a head dimension.

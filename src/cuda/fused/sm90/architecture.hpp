@@ -12,11 +12,13 @@
 
 namespace annulus {
 
-struct Sm90 {
+class Sm90 {
+  public:
     using ForwardParams = annulus::ForwardParams;
     using BackwardParams = annulus::BackwardParams;
 
-    Sm90(const CudaDevice &, bool) {}
+    // `device` must outlive this object and its copies.
+    Sm90(const CudaDevice &device, bool) : device_(device) {}
     static const char *refusal(const Problem &problem, annulus_pass, const CudaDevice &device) {
         if (device.compute_capability() != 90)
             return "it needs a GPU of compute capability 9.0";
@@ -26,7 +28,12 @@ struct Sm90 {
     }
 
     KernelShape forward_shape(annulus_dtype, int head_dim) const { return annulus::forward_shape(head_dim); }
-    BackwardShapes backward_shapes(annulus_dtype, int head_dim) const { return annulus::backward_shapes(head_dim); }
+    BackwardShapes backward_shapes(annulus_dtype, int head_dim) const {
+        BackwardShapes shapes = annulus::backward_shapes(head_dim);
+        if (shapes.storing == StoringKernels::one && head_dim <= most_columns_to_weigh_memory)
+            shapes.cycles_per_byte = device_.cycles_per_byte();
+        return shapes;
+    }
     Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim, bool along_curve) const {
         return annulus::find_forward_kernel(dtype, head_dim, along_curve);
     }
@@ -64,6 +71,9 @@ struct Sm90 {
       private:
         RangeMaps q_or_k_, v_or_d_o_;
     };
+
+  private:
+    const CudaDevice &device_;
 };
 
 } // namespace annulus

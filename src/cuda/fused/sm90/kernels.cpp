@@ -53,6 +53,8 @@ BackwardShapes backward_shapes(int head_dim) {
         shapes = {shape_of(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_q, RowOrder::linear>()),
                   shape_of(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_k, RowOrder::linear>()),
                   has_storing_kernels(head_dim) ? StoringKernels::one : StoringKernels::none};
+        shapes.storing_row_blocks =
+            BackwardTraits<__nv_bfloat16, dim.value, Gradients::all_storing_d_s, RowOrder::linear>::consumers;
     });
     return shapes;
 }
