@@ -50,7 +50,7 @@ std::vector<NamedProblem> ragged_problems() {
         {"hilbert",
          {.length = 384, .dim = 64, .branches = {{.segment = 160, .dilation = 2, .order = ANNULUS_ORDER_HILBERT}}}},
         {"stored_ds_hilbert",
-         {.length = 384, .dim = 96, .branches = {{.segment = 170, .order = ANNULUS_ORDER_HILBERT}}}},
+         {.length = 384, .dim = 80, .branches = {{.segment = 170, .order = ANNULUS_ORDER_HILBERT}}}},
     };
     std::vector<NamedProblem> all;
     for (const NamedProblem &named : problems)

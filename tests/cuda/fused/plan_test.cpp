@@ -26,7 +26,9 @@
 namespace annulus::test {
 namespace {
 
-constexpr int multiprocessors = 132; // of an H200
+// Of an H200, like the next constant. The rates are of data sheets.
+constexpr int multiprocessors = 132;
+constexpr double cycles_per_byte = multiprocessors * 1.98 / 4800;
 
 // Checks the launches over the rows of one side, in their order.
 class LaunchChecker {
@@ -582,8 +584,10 @@ ForwardPlan forward_of(const Plan &plan, KeyScope scope, std::uint64_t limit, bo
     return plan_forward(plan, scope, make_grids(plan, GridResult::outputs, shape), shape, multiprocessors, limit);
 }
 
-BackwardPlan backward_of(const Plan &plan, KeyScope scope, std::uint64_t limit, bool packs = false) {
+BackwardPlan backward_of(const Plan &plan, KeyScope scope, std::uint64_t limit, bool packs = false,
+                         double rate = cycles_per_byte) {
     BackwardShapes shapes = backward_shapes(plan.problem().head_dim);
+    shapes.cycles_per_byte = rate;
     for (KernelShape *shape : {&shapes.queries, &shapes.keys}) {
         shape->packs_curves = packs;
         shape->clears_rows &= !packs;
@@ -802,21 +806,23 @@ void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
 
 TEST(StoredDs, TurnsWaitForTurnsBefore) {
     for (const bool causal : {false, true})
-        for (const auto &[segment, dilation, length, least] : {std::tuple(2048, 1, 65536, 1100),
-                                                               {2048, 1, 63488, 1100},
-                                                               {64, 1, 8192, 80},
-                                                               {5760, 3, 51840, 1100},
-                                                               {16384, 1, 131072, 1100},
-                                                               {16411, 1, 65644, 1100},
-                                                               {22001, 1, 44002, 1100},
-                                                               {30011, 1, 90000, 1536},
-                                                               {60001, 2, 130001, 1536},
-                                                               {5003, 1, 70001, 1100},
-                                                               {331, 1, 50021, 80}}) {
+        for (const auto &[dim, segment, dilation, length, least] : {std::tuple(128, 2048, 1, 65536, 1100),
+                                                                    {64, 2048, 1, 63488, 1100},
+                                                                    {128, 64, 1, 8192, 80},
+                                                                    {128, 5760, 3, 51840, 1100},
+                                                                    {64, 16384, 1, 131072, 1100},
+                                                                    {128, 16411, 1, 65644, 1100},
+                                                                    {48, 16411, 1, 65644, 1100},
+                                                                    {128, 22001, 1, 44002, 1100},
+                                                                    {128, 30011, 1, 90000, 1536},
+                                                                    {64, 30011, 1, 90000, 1536},
+                                                                    {64, 60001, 2, 130001, 1536},
+                                                                    {128, 5003, 1, 70001, 1100},
+                                                                    {56, 331, 1, 50021, 80}}) {
             const Problem problem = {.batch = 2,
                                      .length = length,
                                      .heads = 3,
-                                     .dim = 128,
+                                     .dim = dim,
                                      .branches = {{.segment = segment, .dilation = dilation}},
                                      .causal = causal,
                                      .dtype = ANNULUS_BFLOAT16};
@@ -833,7 +839,7 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
                     if (!backward.stored)
                         continue;
                     expect_sound(plan, scope, backward);
-                    expect_sound_turns(backward, backward_shapes(problem.dim).keys.row_blocks);
+                    expect_sound_turns(backward, backward_shapes(problem.dim).storing_row_blocks);
                 }
         }
 }
@@ -876,6 +882,8 @@ TEST(StoredDs, TakesSlicesAndFewPasses) {
     EXPECT_EQ(slices_and_passes_of(segments, false, 300), SlicesAndPasses(4, 3));
     const Plan plan(pattern_of(segments), plan_problem_of(segments));
     EXPECT_EQ(backward_of(plan, KeyScope::all_keys, std::uint64_t{300} << 20).stored->segments, 3);
+    dilated.dim = 64;
+    EXPECT_EQ(slices_and_passes_of(dilated, false, 300), SlicesAndPasses(4, 3));
     Problem one = whole;
     one.heads = 1;
     EXPECT_EQ(slices_and_passes_of(one, false, 400), SlicesAndPasses(1, 1));
@@ -901,17 +909,45 @@ TEST(StoredDs, TakesSlicesAndFewPasses) {
     EXPECT_EQ(slices_and_passes_of(longer, false, 0), SlicesAndPasses(6, 1));
 }
 
+// Up to 64 columns, one kernel stores dS only if memory moves it in less time than computing dS twice takes. The rates
+// are of data sheets. If the rate is unknown, dS is computed twice.
+TEST(StoredDs, OfFewColumnsWeighsMemory) {
+    struct Gpu {
+        int multiprocessors;
+        double clock_ghz, memory_gb_per_second;
+        int least_dim; // of 32, 40, 48, 64 and 72
+    };
+    for (const Gpu &gpu : {Gpu{132, 1.98, 4800, 40} /* H200 */, Gpu{132, 1.98, 4000, 64} /* GH200, 96 GB */,
+                           Gpu{132, 1.98, 3350, 72} /* H100 */, Gpu{114, 1.755, 2000, 72} /* H100 PCIe */,
+                           Gpu{132, 0, 4800, 72} /* unknown */})
+        for (const bool causal : {false, true})
+            for (const int dim : {32, 40, 48, 64, 72}) {
+                const Problem problem = {.length = 65644,
+                                         .heads = 8,
+                                         .dim = dim,
+                                         .branches = {{.segment = 16411}},
+                                         .causal = causal,
+                                         .dtype = ANNULUS_BFLOAT16};
+                const Plan plan(pattern_of(problem), plan_problem_of(problem));
+                const BackwardPlan backward = backward_of(
+                    plan, KeyScope::all_keys, 0, false, gpu.multiprocessors * gpu.clock_ghz / gpu.memory_gb_per_second);
+                EXPECT_EQ(backward.stored.has_value(), dim >= gpu.least_dim)
+                    << gpu.multiprocessors << " " << gpu.memory_gb_per_second << " " << causal << " " << dim;
+                expect_sound(plan, KeyScope::all_keys, backward);
+            }
+}
+
 // Plans for two kernels that store and multiply dS: the ones of mma/ in 16-bit dtypes for this shared memory.
 BackwardPlan pairs_of(const Plan &plan, KeyScope scope, std::uint64_t limit,
                       mma::SharedCapacity capacity = mma::SharedCapacity::kib_227,
-                      int multiprocessor_count = multiprocessors, double cycles_per_byte = 0) {
+                      int multiprocessor_count = multiprocessors, double rate = 0) {
     const int dim = plan.problem().head_dim;
     EXPECT_TRUE(mma::has_storing_kernels(dim, 2, capacity));
     const auto shape_of = [&](bool rows_are_keys) {
         const mma::Shape shape = mma::backward_shape(dim, 2, rows_are_keys, capacity);
         return KernelShape{shape.row_blocks(), shape.range_block_rows, true, shape.ctas};
     };
-    const BackwardShapes shapes{shape_of(false), shape_of(true), StoringKernels::two, cycles_per_byte};
+    const BackwardShapes shapes{shape_of(false), shape_of(true), StoringKernels::two, rate};
     return plan_backward(plan, scope, make_backward_grids(plan, shapes), shapes, multiprocessor_count, limit);
 }
 
@@ -1361,7 +1397,7 @@ TEST(LargePlans, ClearRowsBesideProducts) {
     const auto clears = [](const auto &step) { return step.launch.clears.parts > 0; };
     for (const annulus_order order : {ANNULUS_ORDER_LINEAR, ANNULUS_ORDER_HILBERT})
         for (const auto &[length, dim] :
-             {std::pair(262144, 64), {250001, 64}, {262144, 128}, {250001, 128}, {250001, 192}}) {
+             {std::pair(262144, 32), {250001, 32}, {250001, 64}, {262144, 128}, {250001, 128}, {250001, 192}}) {
             problem.length = length;
             problem.dim = dim;
             problem.branches.front().order = order;
@@ -1376,7 +1412,7 @@ TEST(LargePlans, ClearRowsBesideProducts) {
             const auto launches =
                 std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
             EXPECT_EQ(std::ranges::count_if(backward.steps, clears), beside ? launches : 0);
-            EXPECT_EQ(backward.stored.has_value(), dim == 128);
+            EXPECT_EQ(backward.stored.has_value(), beside && dim > 32);
             expect_sound(plan, KeyScope::all_keys, forward);
             expect_sound(plan, KeyScope::all_keys, backward);
         }
@@ -1542,7 +1578,7 @@ TEST(LargePlans, StoreDsOnARank) {
 // segment and of the last one. Causality needs scratch of the same length to find it.
 TEST(LargePlans, TakeAnOrderMoreAlongACurve) {
     for (const std::int64_t length : {std::int64_t{262144}, std::int64_t{250001}})
-        for (const std::int32_t dim : {64, 128})
+        for (const std::int32_t dim : {32, 128})
             for (const bool causal : {false, true}) {
                 Problem line = {.length = length,
                                 .heads = 16,

@@ -31,15 +31,16 @@ using Place = std::tuple<const std::uint8_t *, int, int>;
 
 class StoredTiles {
   public:
-    // A slice has `slice_keys` row blocks of keys, or all of them (0). A launch has these segments, or all (none).
+    // A slice has `slice_keys` row blocks of keys, or all of them (0). The grid of keys may be one of larger tiles:
+    // with few columns, kernels that do not store have them. A launch has these segments, or all (none).
     StoredTiles(const Problem &problem, const Window &queries, const Window &keys, int passes, int slice_keys,
-                const Window &segments = {}) {
+                int row_blocks_of_grid, const Window &segments = {}) {
         annulus::Problem local = plan_problem_of(problem);
         local.queries = queries;
         local.keys = keys;
         const Plan plan(pattern_of(problem), local);
         const std::vector<PlannedGrid> key_grids =
-            make_grids(plan, GridResult::key_gradients, {row_blocks_of_tile, block_rows});
+            make_grids(plan, GridResult::key_gradients, {row_blocks_of_grid, block_rows});
         const std::vector<PlannedGrid> query_grids = make_grids(plan, GridResult::query_gradients, {2, block_rows});
         keys_ = work_of(key_grids.at(0).tiles);
         if (segments.length > 0)
@@ -246,11 +247,12 @@ void expect_each_pair_once(const Problem &problem, const Window &queries, const 
             SCOPED_TRACE(testing::Message() << problem << " queries " << queries.start << " + " << queries.length
                                             << ", keys " << keys.start << " + " << keys.length << ", passes " << passes
                                             << ", slices of " << slice_keys << " row blocks");
-            StoredTiles tiles(problem, queries, keys, passes, slice_keys);
+            const bool also_alone = passes == 3 && slice_keys == 0;
+            StoredTiles tiles(problem, queries, keys, passes, slice_keys, also_alone ? row_blocks_of_tile : 3);
             EXPECT_EQ(tiles.passes(), passes);
             const std::map<Place, Pair> stored = tiles.store();
             EXPECT_TRUE(stored == tiles.multiply());
-            if (passes == 3 && slice_keys == 0) {
+            if (also_alone) {
                 EXPECT_TRUE(stored == tiles.store_alone());
                 for (const int splits : {1, 5})
                     EXPECT_TRUE(stored == tiles.multiply_alone(splits));
@@ -293,7 +295,7 @@ TEST(StoredTiles, OfSomeSegmentsMeetEachPairOnce) {
                 SCOPED_TRACE(testing::Message() << problem << " passes " << passes << ", slices of " << slice_keys);
                 std::set<Pair> met;
                 for (const Window &segments : {Window{0, 3}, {3, 2}}) {
-                    StoredTiles tiles(problem, rows, rows, passes, slice_keys, segments);
+                    StoredTiles tiles(problem, rows, rows, passes, slice_keys, row_blocks_of_tile, segments);
                     const std::map<Place, Pair> stored = tiles.store();
                     EXPECT_TRUE(stored == tiles.multiply());
                     for (const Pair &pair : pairs_of(stored))

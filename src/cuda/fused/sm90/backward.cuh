@@ -17,7 +17,7 @@
 //
 // P and dS stay in registers, where they are operands of the last products. Both kernels compute S and dP. That is the
 // price of sums that no two CTAs share at a time, so that every call gives the same bits. For plans of one branch with
-// 64 < D <= 128 (stored_ds_plan.hpp says which), the kernel of keys also stores dS in memory. Between its tiles of keys
+// 32 < D <= 128 (stored_ds_plan.hpp says which), the kernel of keys also stores dS in memory. Between its tiles of keys
 // it takes tiles of queries, for which it multiplies dS with K. stored_turns.hpp says in which order; stored_copies.cuh
 // and stored_product.cuh do it.
 //

@@ -11,6 +11,7 @@
 #include "cuda/fused/math/backward_epilogue.cuh"
 #include "cuda/fused/math/gradients.cuh"
 #include "cuda/fused/math/scores.cuh"
+#include "cuda/fused/math/shared_rows.cuh"
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/backward_shared.cuh"
 #include "cuda/fused/sm90/products.cuh"
@@ -86,6 +87,9 @@ template <class Traits> class BackwardConsumer {
         // If blocks overlap: whether there is dS of the block before. Its rows are one stage before the current one.
         bool has_pending = false;
         std::uint8_t *image = nullptr; // if dS is stored: the warp's rows of the next block's image
+        // The thread's elements of the row block's rows, if the consumer holds them.
+        std::uint32_t held_q_or_k[Traits::holds_own_rows ? columns / 4 : 1],
+            held_v_or_d_o[Traits::holds_own_rows ? columns / 4 : 1];
 
         __device__ __forceinline__ Registers(BackwardShared<Traits> &shared, std::uint32_t own_q_or_k_rows,
                                              std::uint32_t own_v_or_d_o_rows, int row_block_slot)
@@ -96,6 +100,10 @@ template <class Traits> class BackwardConsumer {
               v_or_d_o(q_or_k + to_v_or_d_o), slot(row_block_slot) {
             clear(d_q_or_k);
             clear(d_v);
+            if constexpr (Traits::holds_own_rows) {
+                load_rows_of_product(held_q_or_k, own_q_or_k_rows);
+                load_rows_of_product(held_v_or_d_o, own_v_or_d_o_rows);
+            }
         }
     };
 
@@ -299,13 +307,32 @@ template <class Traits> class BackwardConsumer {
         x.has_pending = false;
     }
 
+    // Loads the thread's elements of the row block's rows, in the order in which products read them from registers.
+    __device__ __forceinline__ static void load_rows_of_product(std::uint32_t (&x)[columns / 4], std::uint32_t rows) {
+        const FragmentThread<> own;
+        const std::uint32_t first =
+            rows + swizzled_offset(row_block_rows, own.strip() * 16 + own.lane() % 16, own.lane() / 16);
+#pragma unroll
+        for (int i = 0; i < columns / 16; ++i) {
+            std::uint32_t sixteen_columns[4];
+            load_matrices<false>(sixteen_columns, first ^ i * 32);
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                x[4 * i + j] = sixteen_columns[j];
+        }
+    }
+
     // Starts S, and dP.
     __device__ __forceinline__ void start_products(Registers &x) {
-        const int stage = stage_.slot();
-        multiply_rows<Element, columns, range_block_rows>(x.s, x.own_q_or_k, x.q_or_k + stage * stage_distance);
-        if constexpr (Traits::has_d_q_or_k)
-            multiply_rows<Element, columns, range_block_rows>(x.d_p, x.own_v_or_d_o,
-                                                              x.v_or_d_o + stage * stage_distance);
+        const std::uint32_t distance = stage_.slot() * stage_distance;
+        if constexpr (Traits::holds_own_rows) {
+            multiply_rows<Element, columns, range_block_rows>(x.s, x.held_q_or_k, x.q_or_k + distance);
+            multiply_rows<Element, columns, range_block_rows>(x.d_p, x.held_v_or_d_o, x.v_or_d_o + distance);
+        } else {
+            multiply_rows<Element, columns, range_block_rows>(x.s, x.own_q_or_k, x.q_or_k + distance);
+            if constexpr (Traits::has_d_q_or_k)
+                multiply_rows<Element, columns, range_block_rows>(x.d_p, x.own_v_or_d_o, x.v_or_d_o + distance);
+        }
     }
 
     // Returns the mask of block `at` of a range.

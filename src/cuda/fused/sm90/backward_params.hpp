@@ -11,10 +11,10 @@
 
 namespace annulus {
 
-// Returns whether there are kernels that store dS instead of computing it twice. Below 65 columns, two products take
+// Returns whether there are kernels that store dS instead of computing it twice. Below 33 columns, two products take
 // less time than writing and reading their result.
 constexpr bool has_storing_kernels(int head_dim) {
-    return head_dim > 64 && head_dim <= most_columns_of_both;
+    return head_dim > 32 && head_dim <= most_columns_of_both;
 }
 
 struct BackwardParams : BackwardWork {

@@ -9,6 +9,7 @@
 #include "cuda/fused/sm90/mbarrier.cuh"
 #include "cuda/fused/sm90/tile_scheduler.cuh"
 
+#include <cstddef>
 #include <cstdint>
 
 namespace annulus {
@@ -44,25 +45,39 @@ template <class Traits> struct BackwardShared {
     Mbarrier row_block_full[Traits::row_block_slots], row_block_empty[Traits::row_block_slots];
     Mbarrier range_full[Traits::stages], range_empty[Traits::stages];
 
-    // Returns where half image i of a stage lies. The stage is in the slot of its tile's row blocks, of which each
-    // consumer has a half.
+    // Return the place of a tile's stages of dS, and of its blocks of K. One is the slot of the tile's row blocks, the
+    // other one the ranges' stages.
     static constexpr int stored_stage_bytes = Traits::stored_row_blocks * StoredDs::half_bytes; // of one consumer
-    static_assert(!Traits::stores_d_s ||
-                  sizeof(RowBlocks) == Traits::consumers * Traits::stored_stages * stored_stage_bytes);
-    __device__ __forceinline__ static int stored_image_offset(int i) {
-        return i / Traits::stored_row_blocks * static_cast<int>(sizeof(RowBlocks) / Traits::consumers) +
-               i % Traits::stored_row_blocks * StoredDs::half_bytes;
+    static constexpr int stored_images_bytes = Traits::stored_stages * stored_stage_bytes;      // of one consumer
+    static constexpr int stored_key_blocks = 4;
+    static constexpr std::size_t bytes_for_images =
+        Traits::stored_d_s_is_in_ranges ? sizeof(range_rows) : sizeof(RowBlocks);
+    static constexpr std::size_t bytes_for_keys =
+        Traits::stored_d_s_is_in_ranges ? sizeof(RowBlocks) : sizeof(range_rows);
+    static_assert(!Traits::stores_d_s || (Traits::consumers * stored_images_bytes <= bytes_for_images &&
+                                          stored_key_blocks * Traits::row_block_bytes <= bytes_for_keys));
+    __device__ __forceinline__ std::uint32_t stored_images(int slot) const {
+        return Traits::stored_d_s_is_in_ranges ? shared_address(range_rows) : shared_address(&own_rows[slot]);
     }
-    __device__ __forceinline__ std::uint32_t stored_image(int slot, int stage, int i) const {
-        return shared_address(&own_rows[slot]) + stage * stored_stage_bytes + stored_image_offset(i);
+    __device__ __forceinline__ std::uint32_t stored_keys(int slot) const {
+        return Traits::stored_d_s_is_in_ranges ? shared_address(&own_rows[slot]) : shared_address(range_rows);
+    }
+    // Returns where half image i of a stage lies. Each consumer has its half images of all stages together.
+    __device__ __forceinline__ static int stored_image_offset(int stage, int i) {
+        return i / Traits::stored_row_blocks * stored_images_bytes + stage * stored_stage_bytes +
+               i % Traits::stored_row_blocks * StoredDs::half_bytes;
     }
     // Returns where the 64 rows of K of a stage lie. Two stages, one after the other, share them.
     __device__ __forceinline__ static int stored_keys_offset(unsigned stage_count) {
-        static_assert(!Traits::stores_d_s || sizeof(range_rows) == 4 * Traits::row_block_bytes);
-        return static_cast<int>(stage_count / 2 % 4) * Traits::row_block_bytes;
+        return static_cast<int>(stage_count / 2 % stored_key_blocks) * Traits::row_block_bytes;
     }
-    __device__ __forceinline__ std::uint32_t stored_keys(unsigned stage_count) const {
-        return shared_address(range_rows) + stored_keys_offset(stage_count);
+    // Returns where a consumer stages dQ of the first of its row blocks; the next one follows at a distance. Nothing
+    // else uses the place until the tile ends: neither other consumers, as they use K, nor the next tile's ranges, as
+    // they use the ranges' stages.
+    static constexpr int stored_results_distance = Traits::stored_d_s_is_in_ranges ? 0 : Traits::row_block_bytes;
+    __device__ __forceinline__ std::uint32_t stored_results(int slot, int consumer) const {
+        return Traits::stored_d_s_is_in_ranges ? shared_address(d_s[consumer])
+                                               : stored_images(slot) + consumer * stored_images_bytes;
     }
 
     __device__ __forceinline__ void init() {

@@ -19,14 +19,18 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     static constexpr bool stores_d_s = what == Gradients::all_storing_d_s;
     static constexpr int chunks = (head_dim + 63) / 64; // chunks of 64 columns that a row has in shared memory
 
-    // Consumer warpgroups, each with a row block of 64 rows. One producer warpgroup comes in addition.
-    static constexpr int consumers = head_dim <= (rows_are_keys ? 64 : 128) ? 3 : 2;
+    // Consumer warpgroups, each with a row block of 64 rows. One producer warpgroup comes in addition. Three consumers
+    // that store dS would spill registers.
+    static constexpr int consumers = stores_d_s || head_dim > (rows_are_keys ? 64 : 128) ? 2 : 3;
     using Registers = WarpgroupRegisters<consumers>;
     static constexpr int threads = Registers::threads;
     static constexpr int consumer_warps = consumers * 4;
     // Whether the last product of a block is computed beside the exponentials of the next block. Registers are then
     // left for what is the same in every block of a range or tile.
     static constexpr bool overlaps = !rows_are_keys && head_dim <= 64;
+    // Whether the rows of a row block stay in registers, as operands of S and dP. With few columns, a kernel that
+    // stores dS waits for shared memory more than for the tensor cores, and it has the registers.
+    static constexpr bool holds_own_rows = stores_d_s && head_dim <= 64;
     // Whether dS is computed from P in the dtype, for fewer registers.
     static constexpr bool rounds_first = has_d_q_or_k && has_d_v;
 
@@ -46,9 +50,11 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     static constexpr int stage_bytes = range_block_rows * chunks * 128;
 
     // If dS is stored, the kernel multiplies it as well (stored_product.cuh). A tile then has `stored_row_blocks` row
-    // blocks of queries for each consumer. Stages of 32 keys take the place of a tile's row blocks.
+    // blocks of queries for each consumer, and a stage has dS of 32 keys. Stages of dS and blocks of K take the places
+    // of a tile's row blocks and of the ranges' stages. With few columns, the row blocks have too little room for dS.
     static constexpr int stored_row_blocks = StoredDs::row_blocks_of_tile / consumers;
     static constexpr int stored_keys = 32, stored_stages = 4;
+    static constexpr bool stored_d_s_is_in_ranges = head_dim <= 64;
 };
 
 } // namespace annulus

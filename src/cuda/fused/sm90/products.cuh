@@ -24,6 +24,20 @@ __device__ __forceinline__ void multiply_rows(float (&result)[rows / 2], std::ui
     wgmma_commit();
 }
 
+// Starts result = A B^T, with 64 rows of A in registers, and `rows` rows of B, of `columns` columns in shared memory.
+template <class Element, int columns, int rows>
+__device__ __forceinline__ void multiply_rows(float (&result)[rows / 2], std::uint32_t (&a)[columns / 4],
+                                              std::uint32_t b) {
+    fence_registers(result);
+    fence_registers(a);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < columns / 16; ++i)
+        WgmmaRsKMajor<Element, rows>::run(
+            result, a + 4 * i, smem_descriptor(b + ((i / 4) * rows * swizzled_row_bytes + i % 4 * 32) / 16), i != 0);
+    wgmma_commit();
+}
+
 // Starts sum += A B, with A in registers, and `rows` rows of `columns` columns of B in shared memory.
 template <class Element, int columns, int rows>
 __device__ __forceinline__ void add_product(float (&sum)[columns / 2], std::uint32_t (&a)[rows / 4], std::uint32_t b) {

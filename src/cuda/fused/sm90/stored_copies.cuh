@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the producer's warps do for tiles of queries, for which stored dS is multiplied.
 //
-// In shared memory, a stage of such a tile has halves of four images, of 32 keys. The stages take the place of the
-// tile's row blocks, a half for each consumer. Blocks of 64 rows of K take the place of the ranges' stages. So the next
-// tile's row blocks can be copied meanwhile, as ever. A warp that uses the stages of ranges must wait until the other
-// kind of tile is done with them.
+// In shared memory, a stage of such a tile has halves of four images, of 32 keys. Stages and blocks of 64 rows of K
+// take the places of the tile's row blocks and of the ranges' stages (BackwardShared). So the next tile's row blocks
+// can be copied meanwhile, as ever. A warp that uses the stages of ranges must wait until the other kind of tile is
+// done with them.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -161,6 +161,7 @@ template <class Traits> class StoredCopies {
             const int residue = row % tile.stride, index = row / tile.stride;
             const CUtensorMap &map = params_.k[residue >= params_.query_work.longer_residues[0]];
             const int head = tile.head / params_.heads_of_kv_head, batch = tile.batch;
+            const std::uint32_t all_keys = shared_.stored_keys(slot_of(at));
             const auto wait = [](const Mbarrier &barrier, unsigned parity) { barrier.wait(parity); };
             for_each_stage(at, range, wait, [&](int key_block, Mbarrier &full, unsigned bytes, const auto &load) {
                 full.arrive_expecting(half_ == 0 ? bytes + Traits::row_block_bytes : bytes);
@@ -168,7 +169,7 @@ template <class Traits> class StoredCopies {
                 if (half_ == 0)
 #pragma unroll
                     for (int chunk = 0; chunk < Traits::chunks; ++chunk)
-                        tma_load(keys() + chunk * row_block_rows * swizzled_row_bytes, map, full, chunk * 64,
+                        tma_load(keys(all_keys) + chunk * row_block_rows * swizzled_row_bytes, map, full, chunk * 64,
                                  index + key_block * row_block_rows, residue, head, batch);
             });
         }
@@ -184,6 +185,7 @@ template <class Traits> class StoredCopies {
             const BackwardWork &work = params_.query_work;
             const TensorRows &rows = params_.k_rows;
             const auto *const row_0 = rows.first_row<const Element>(tile.batch, tile.head / params_.heads_of_kv_head);
+            const std::uint32_t all_keys = shared_.stored_keys(slot_of(at));
             const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
             for_each_stage(at, range, wait, [&](int key_block, Mbarrier &full, unsigned bytes, const auto &load) {
                 const RowsOfLanes<Traits::stored_keys> own([&](int i) {
@@ -196,8 +198,8 @@ template <class Traits> class StoredCopies {
                     load();
                 }
                 annulus::copy_permuted_rows<Traits::head_dim, row_block_rows>(
-                    keys() + half_ * Traits::stored_keys * swizzled_row_bytes, row_0, rows.row, params_.head_dim, own,
-                    [](int, int) {});
+                    keys(all_keys) + half_ * Traits::stored_keys * swizzled_row_bytes, row_0, rows.row,
+                    params_.head_dim, own, [](int, int) {});
                 copies.add(full);
             });
         }
@@ -206,9 +208,12 @@ template <class Traits> class StoredCopies {
   private:
     using Place = PipelineState<Traits::stored_stages>;
 
-    // Returns where K of the current row block goes.
-    __device__ __forceinline__ std::uint32_t keys() const {
-        return shared_.stored_keys(place_.count);
+    __device__ __forceinline__ static int slot_of(const PipelineState<tile_slots> &at) {
+        return PipelineState<Traits::row_block_slots>{at.count}.slot();
+    }
+    // Returns where K of the current row block goes. `all` is where the tile's K begins.
+    __device__ __forceinline__ std::uint32_t keys(std::uint32_t all) const {
+        return all + BackwardShared<Traits>::stored_keys_offset(place_.count);
     }
 
     // Calls use(row block of keys, full, bytes of images, load) for each of the warp's stages. load() copies the
@@ -232,7 +237,7 @@ template <class Traits> class StoredCopies {
         const int first_keys = tile.first_key_block, end_keys = tile.end_key_block;
         const int first = tile.first_row_block, seen_by_all = tile.seen_by_all;
         const int row_blocks = min(StoredDs::row_blocks_of_tile, tile.row_blocks() - first);
-        const std::uint32_t target = shared_.stored_image(slot.slot(), 0, 0);
+        const std::uint32_t target = shared_.stored_images(slot.slot());
         const std::uint8_t *images =
             stored.halves(tile.batch, tile.head, tile.segment, first_keys, shared_.turns[at.slot()].pass).first_query;
         int in_row = stored.queries;           // images of a row block of keys
@@ -251,8 +256,7 @@ template <class Traits> class StoredCopies {
                 for (int i = 0; i < StoredDs::row_blocks_of_tile; i += consumer_row_blocks) {
                     const int begin = max(i, hidden), end = min(i + consumer_row_blocks, row_blocks);
                     if (begin < end)
-                        bulk_load(target + place.slot() * BackwardShared<Traits>::stored_stage_bytes +
-                                      BackwardShared<Traits>::stored_image_offset(begin),
+                        bulk_load(target + BackwardShared<Traits>::stored_image_offset(place.slot(), begin),
                                   source + begin * StoredDs::half_bytes, (end - begin) * StoredDs::half_bytes, full);
                 }
             });

@@ -30,9 +30,10 @@ template <class Traits> class StoredProduct {
 #pragma unroll
         for (int i = 0; i < columns / 2; ++i)
             x[i] = y[i] = 0;
-        const std::uint32_t images =
-            smem_descriptor_start(shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks));
-        const std::uint32_t keys = smem_descriptor_start(shared_.stored_keys(0), row_block_rows * swizzled_row_bytes);
+        const std::uint32_t images = smem_descriptor_start(shared_.stored_images(slot) +
+                                                           consumer_ * BackwardShared<Traits>::stored_images_bytes);
+        const std::uint32_t keys =
+            smem_descriptor_start(shared_.stored_keys(slot), row_block_rows * swizzled_row_bytes);
         // Under causality, the first of the two row blocks sees the row blocks of keys up to its own. The second one
         // sees one more.
         const int all = uniform(tile.end_key_block - tile.first_key_block);
@@ -93,10 +94,12 @@ template <class Traits> class StoredProduct {
         if (params_.stored_d_s.slices > 1 && !add_slices(tile, x, y))
             return;
         sync_warpgroup(consumer_); // no warp's products read the stages any more
-        const std::uint32_t staging = shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks);
+        const std::uint32_t staging = shared_.stored_results(slot, consumer_);
 #pragma unroll 1 // one code for both
         for (int i = 0; i < Traits::stored_row_blocks; ++i) {
-            write(tile, row_block + i, x, staging + i * Traits::row_block_bytes);
+            write(tile, row_block + i, x, staging + i * BackwardShared<Traits>::stored_results_distance);
+            if constexpr (BackwardShared<Traits>::stored_results_distance == 0)
+                __syncwarp(); // each warp stages and reads its own rows
 #pragma unroll
             for (int j = 0; j < columns / 2; ++j)
                 x[j] = y[j];

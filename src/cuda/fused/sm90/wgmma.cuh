@@ -53,6 +53,8 @@ template <int count> __device__ __forceinline__ void fence_registers(std::uint32
 
 // d = A B^T, or d += A B^T with `add`: A [64, 16] and B [columns, 16] in shared memory, both along their rows.
 template <class Element, int columns> struct WgmmaSsKMajor;
+// The same with A in registers.
+template <class Element, int columns> struct WgmmaRsKMajor;
 // d += A B: A [64, 16] in registers, B [16, columns] in shared memory, read across its rows.
 template <class Element, int columns> struct WgmmaRsMnMajor;
 // d += A^T B: A [16, 64] and B [16, columns] in shared memory, both read across their rows.
@@ -103,6 +105,17 @@ template <class Element, int columns> struct WgmmaSsMnMajor;
                          : "l"(rows), "l"(columns), "r"(static_cast<int>(add)));                                       \
         }                                                                                                              \
     };
+#define ANNULUS_WGMMA_RS_K_MAJOR(type, ptx, n, c, a0, a1, a2, a3, b, p)                                                \
+    template <> struct WgmmaRsKMajor<type, n> {                                                                        \
+        static __device__ __forceinline__ void run(float (&d)[c], const std::uint32_t *a, std::uint64_t columns,       \
+                                                   bool add) {                                                         \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p ", 0;\n"                                                \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." ptx "." ptx " {" ANNULUS_NAMES_##c          \
+                         "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b ", p, 1, 1, 0;\n}\n"                                \
+                         : ANNULUS_ACCUMULATORS_##c(0)                                                                 \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(columns), "r"(static_cast<int>(add)));      \
+        }                                                                                                              \
+    };
 #define ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, n, c, a0, a1, a2, a3, b)                                                  \
     template <> struct WgmmaRsMnMajor<type, n> {                                                                       \
         static __device__ __forceinline__ void run(float (&d)[c], const std::uint32_t *a, std::uint64_t columns) {     \
@@ -124,12 +137,15 @@ template <class Element, int columns> struct WgmmaSsMnMajor;
         }                                                                                                              \
     };
 #define ANNULUS_WGMMA(type, ptx)                                                                                       \
+    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 48, 24, "%24", "%25")                                                         \
+    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 64, 32, "%32", "%33")                                                         \
     ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 80, 40, "%40", "%41")                                                         \
     ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 96, 48, "%48", "%49")                                                         \
     ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 128, 64, "%64", "%65")                                                        \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18")                                                   \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34")                                                   \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 128, 64, "%64", "%65", "%66")                                                  \
+    ANNULUS_WGMMA_RS_K_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34", "%35", "%36", "%37")                              \
     ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18", "%19", "%20")                                    \
     ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 48, 24, "%24", "%25", "%26", "%27", "%28")                                    \
     ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34", "%35", "%36")                                    \
