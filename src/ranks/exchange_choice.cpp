@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/exchange_choice.hpp"
 
-#include "core/dtype_number.hpp"
 #include "ranks/gather_slots.hpp"
+#include "ranks/shared_rows.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -13,11 +13,6 @@ namespace annulus {
 
 namespace {
 
-// Returns the bytes of K and V of a row.
-std::int64_t key_bytes(const Problem &problem) {
-    return product(2 * std::int64_t{problem.kv_heads}, problem.head_dim * dtype_bytes(problem.dtype));
-}
-
 // What each rank receives for all sequences that are gathered. Numbers count the rows of all batch entries, or slots
 // for such rows.
 class Gathered {
@@ -27,7 +22,8 @@ class Gathered {
         for (std::size_t i = 0; i < shards.pieces.size(); ++i)
             rows_of_rank[static_cast<std::size_t>(shards.owners[i])] += shards.pieces[i].length;
         most_rows_ = product(rows.batch, std::ranges::max(rows_of_rank));
-        few_rows_ = std::min(product(most_rows_, room_beside_few_rows), most_bytes_of_few_rows / key_bytes(rows));
+        few_rows_ =
+            std::min(product(most_rows_, room_beside_few_rows), most_bytes_of_few_rows / key_bytes_of_position(rows));
     }
 
     // Adds a sequence if each rank has room for its rows. Returns false if a rank has none, or if finding out takes too
@@ -62,7 +58,7 @@ class Gathered {
     }
 
     std::int64_t most_rows_ = 0;         // of a rank
-    std::int64_t few_rows_ = 0;          // that there is room for in any case
+    std::int64_t few_rows_ = 0;          // a rank has room for these, however many rounds the ring has
     std::vector<std::int64_t> received_; // by rank
     GatherEffort effort_;
 };

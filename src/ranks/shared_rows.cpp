@@ -43,6 +43,11 @@ std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, 
     return all;
 }
 
+std::int64_t key_bytes_of_position(const Problem &problem) {
+    constexpr std::int64_t tensors = 2; // K and V
+    return product(tensors * problem.kv_heads, std::int64_t{problem.head_dim} * dtype_bytes(problem.dtype));
+}
+
 HeadGroup heads_of(const Plan &plan, std::int32_t kv_head) {
     const std::int32_t group = plan.problem().heads / plan.problem().kv_heads;
     return {kv_head * group, (kv_head + 1) * group};
@@ -142,9 +147,7 @@ constexpr std::int64_t bytes_per_message = std::int64_t{32} << 20;
 
 // Returns how many slots are worth one more message.
 std::int64_t slots_per_message(const Problem &problem) {
-    constexpr std::int64_t tensors = 2; // K and V
-    const std::int64_t heads = std::max<std::int64_t>(1, problem.batch) * problem.kv_heads;
-    return bytes_per_message / (tensors * heads * problem.head_dim * dtype_bytes(problem.dtype));
+    return bytes_per_message / product(std::max<std::int64_t>(1, problem.batch), key_bytes_of_position(problem));
 }
 
 // Returns the band of these keys. Its outline has no keys if no row is wanted. Returns nothing if the steps have run

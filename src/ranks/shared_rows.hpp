@@ -47,6 +47,9 @@ struct SharedBranch {
 // Returns the shared branch of each branch that has one. Returns none if causality hides the keys from the queries.
 std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps);
 
+// Returns the bytes of K and V at a position of a batch entry, over all key/value heads.
+std::int64_t key_bytes_of_position(const Problem &problem);
+
 // Heads first … last - 1 share a key/value head.
 struct HeadGroup {
     std::int32_t first, last;
