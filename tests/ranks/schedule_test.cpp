@@ -149,7 +149,8 @@ TEST(Schedule, SlotsHoldWhatTravels) {
         }
 }
 
-// K and V of so many columns that no rank has few rows.
+// A head dimension with which one row of K and V has 16 MiB in float64. 256 MiB then hold fewer rows than a rank has,
+// so the rule for few rows gives no room.
 constexpr std::int32_t many_columns = 1 << 20;
 
 // Rows of other ranks are gathered if they have at most 256 MiB and eight times the rank's own rows.
