@@ -127,8 +127,8 @@ std::size_t query_sum_bytes(const Problem &problem, const StoredDsParts &parts) 
            sizeof(float);
 }
 
-// Returns the bytes of the partial results of a head's keys that several passes need.
-std::size_t key_sum_bytes_of_head(const Problem &problem, const StoredDsParts &parts) {
+// Returns the bytes of partial results of `parts.key_rows` rows of keys, which several passes need.
+std::size_t key_sum_bytes(const Problem &problem, const StoredDsParts &parts) {
     return 2 * sizeof(float) * static_cast<std::size_t>(parts.key_rows) * static_cast<std::size_t>(problem.head_dim);
 }
 
@@ -175,14 +175,14 @@ std::optional<StoredDsParts> plan_one_kernel(const Problem &problem, KeyScope sc
     sliced.layout.slices = static_cast<int>(divide_up(keys, tuning::slice_key_blocks));
     sliced.layout.keys =
         static_cast<int>(divide_up(keys, sliced.layout.slices * row_blocks_of_tile)) * row_blocks_of_tile;
-    sliced.layout.cells_of_slice = FastDivmod(1);
+    sliced.layout.cells_of_slice = FastDivmod(1); // sums are counted for one segment
     for (int passes = 1; passes == 1 || divide_up(queries, passes) >= tuning::min_pass_queries / row_block_rows;
          ++passes) {
         sliced.layout.queries = static_cast<int>(divide_up(queries, passes));
         sliced.layout.turns.passes = static_cast<int>(divide_up(queries, sliced.layout.queries));
         sliced.layout.ends_partial = sliced.layout.turns.passes > 1 && !sums_keys;
-        const std::size_t sums = query_sum_bytes(problem, sliced) +
-                                 (sliced.layout.ends_partial ? key_sum_bytes_of_head(problem, sliced) : 0);
+        const std::size_t sums =
+            query_sum_bytes(problem, sliced) + (sliced.layout.ends_partial ? key_sum_bytes(problem, sliced) : 0);
         const std::size_t room = sums > 0 ? bytes / tuning::sum_share / sums : INT_MAX;
         if (std::optional<StoredDsParts> parts = find(sliced, static_cast<std::int64_t>(room), sums))
             return parts;
@@ -343,7 +343,7 @@ std::optional<StoredDsParts> plan_pairs(const Problem &problem, const StoredDsPa
         layout.queries = part;
         layout.turns.passes = passes;
         layout.ends_partial = passes > 1 && !sums_keys;
-        const std::size_t key_sums = layout.ends_partial ? key_sum_bytes_of_head(problem, cell) : 0;
+        const std::size_t key_sums = layout.ends_partial ? key_sum_bytes(problem, cell) : 0;
         for (layout.splits = 1; layout.splits <= tuning::max_splits; ++layout.splits) {
             const auto room = static_cast<std::int64_t>(
                 bytes / (parts.cell_bytes() + key_sums + split_bytes_of_cell(problem, parts)));
