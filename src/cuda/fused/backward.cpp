@@ -122,7 +122,7 @@ template <class Architecture> class FusedBackward final : public Executable {
         for (const BackwardStep &step : steps) {
             if (step.action == BackwardAction::find_gradients) {
                 find_gradients(step, memory, next_counters, call.stream);
-                next_counters += backward_.counters_of(step.what);
+                next_counters += backward_.counters_of(step);
             } else if (step.action == BackwardAction::add_range_parts) {
                 add_parts(step, call, memory);
             } else if (step.action == BackwardAction::pack_ranges) {
@@ -263,14 +263,15 @@ template <class Architecture> class FusedBackward final : public Executable {
             params.cleared = rows_to_clear(
                 {step.what == Gradients::d_v ? nullptr : &params.d_q_or_k,
                  step.side == Side::keys ? &params.d_v : nullptr,
-                 finds_all ? &queries_.front().params.d_q_or_k : nullptr},
+                 finds_all ? &queries_[launch.grid].params.d_q_or_k : nullptr},
                 {}, plan_.problem(), window_of(plan_.problem(), step.side), launch.clears,
                 finds_all ? params.tiles * static_cast<unsigned>(params.stored_d_s.turns.passes) : params.tiles);
         params.skips_empty = launch.destination == Destination::add_to_partial;
         params.next_tile = counters;
         if constexpr (requires { params.query_work; })
             if (finds_all) {
-                Params queries = queries_.front().params;
+                Params queries = queries_[launch.grid].params;
+                queries.first_partial_row = launch.first_partial_row;
                 queries.stored_d_s = params.stored_d_s;
                 queries.destination = step.query_destination;
                 params.set_queries(queries);
@@ -281,7 +282,7 @@ template <class Architecture> class FusedBackward final : public Executable {
     void use_stored_ds(const BackwardStep &step, const BackwardMemory &memory, unsigned *done, Params &params) const {
         const GridPart &part = *step.launch.part;
         StoredDs &stored = params.stored_d_s;
-        stored = backward_.stored->layout;
+        stored = backward_.stored[step.launch.grid].layout;
         stored.images = memory.stored_ds;
         stored.first_batch = part.first_batch;
         stored.batches = part.batches;

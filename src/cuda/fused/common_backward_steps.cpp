@@ -100,7 +100,9 @@ PartialGradients partial_gradients(Side side, const BackwardPlan &backward, KeyS
     const SideGrids &grids = backward.side_grids(side);
     if (!grids.parts)
         return memory.partial;
-    float *const partial = memory.split_partial;
+    float *partial = memory.split_partial;
+    if (side == Side::keys && backward.branches_store_ds())
+        partial += backward.queries.parts->all_rows() * call.head_dim();
     return {partial, partial, partial + grids.parts->all_rows() * call.head_dim()};
 }
 

@@ -6,6 +6,7 @@
 #include "cuda/fused/plan/forward_plan.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/fused/sm90/kernels.hpp"
+#include "cuda/fused/storing_branches.hpp"
 
 #include "support/plan.hpp"
 #include "support/random_problem.hpp"
@@ -32,12 +33,13 @@ constexpr int multiprocessors = 132; // of an H200
 class LaunchChecker {
   public:
     // `has_partial`: there are partial results of all rows, or of `summed`, of the call or of its parts. `passes`: how
-    // many launches compute the same rows, each with other rows of the other side.
+    // many launches compute the same rows, each with other rows of the other side. `divides_parts`: several launches
+    // may compute a part of `split`.
     LaunchChecker(const Plan &plan, KeyScope scope, const std::vector<PlannedGrid> &grids, bool has_partial,
                   const std::optional<SummedRows> &summed, const std::optional<SplitParts> &split, const Window &rows,
-                  int head_step, int passes)
+                  int head_step, int passes, bool divides_parts = false)
         : problem_(plan.problem()), scope_(scope), grids_(grids), has_partial_(has_partial), summed_(summed),
-          split_(split), rows_(rows), head_step_(head_step), passes_(passes) {}
+          split_(split), rows_(rows), head_step_(head_step), passes_(passes), divides_parts_(divides_parts) {}
 
     // Marks the partial results as set before the launches.
     void set_partial() { all_are_set_ = true; }
@@ -63,7 +65,8 @@ class LaunchChecker {
     }
 
     // Checks a launch of `kernel`, one of the kernels that together compute the launch's results.
-    void launch(const Launch &launch, int kernel, bool is_first_kernel) {
+    void launch(const Launch &own, int kernel, bool is_first_kernel) {
+        const Launch launch = divides_parts_ ? with_whole_part(own) : own;
         ASSERT_LT(launch.grid, grids_.size());
         EXPECT_TRUE(!grids_[launch.grid].curve || ordered_.count(grids_[launch.grid].curve) > 0);
         EXPECT_TRUE(!grids_[launch.grid].is_packed || packed_ == launch.grid);
@@ -81,12 +84,14 @@ class LaunchChecker {
             break;
         case Destination::outputs_with_partial:
             ASSERT_TRUE(split_ && before_ && before_->part && launch.part);
+            EXPECT_EQ(before_->first_partial_row, launch.first_partial_row);
+            if (divides_parts_ && before_->grid == launch.grid) // a further launch for the same part
+                break;
             EXPECT_EQ(before_->destination, !is_first_kernel     ? launch.destination
                                             : grids_.size() == 2 ? Destination::set_partial
                                                                  : Destination::add_to_partial);
             all_are_set_ = false; // the next part clears its own partial results
             set_windows_.clear();
-            EXPECT_EQ(before_->first_partial_row, launch.first_partial_row);
             EXPECT_TRUE(before_->part == launch.part);
             break;
         case Destination::finish_partial:
@@ -110,6 +115,8 @@ class LaunchChecker {
                 break;
             EXPECT_EQ(grids_.size(), 2U);
             ASSERT_TRUE(before_);
+            if (divides_parts_ && before_->grid == launch.grid)
+                break;
             EXPECT_EQ(before_->destination, is_first_kernel ? Destination::set_partial : launch.destination);
             break;
         }
@@ -121,12 +128,13 @@ class LaunchChecker {
                 first = std::max<std::int64_t>(part.first_segment * segment_length - rows_.start, 0);
                 EXPECT_LE(std::min(first + part.segments * segment_length, rows_.length) - first, split_->rows);
             }
-            EXPECT_TRUE(split_->stride == 1 || first == 0);
-            const std::int64_t rows_of_head = (rows_.length + split_->stride - 1) / split_->stride;
+            EXPECT_TRUE((split_->stride == 1 && !summed_) || first == 0);
+            const std::int64_t rows_of_head =
+                summed_ ? summed_->count() : (rows_.length + split_->stride - 1) / split_->stride;
             EXPECT_EQ(launch.first_partial_row,
                       (std::int64_t{part.first_batch} * problem_.heads + part.first_head) * rows_of_head + first);
         }
-        cover(launch, kernel);
+        cover(own, kernel);
         before_ = launch;
     }
 
@@ -145,6 +153,19 @@ class LaunchChecker {
     }
 
   private:
+    // Returns a launch with the whole part of `split_` in which the launch is, or with all heads.
+    Launch with_whole_part(Launch launch) const {
+        GridPart &part = *launch.part;
+        if (!split_) {
+            part = {0, static_cast<int>(problem_.batch), 0, problem_.heads};
+            return launch;
+        }
+        const int first_batch = part.first_batch - part.first_batch % split_->batches,
+                  first_head = part.first_head - part.first_head % split_->heads;
+        part = {first_batch, std::min(split_->batches, static_cast<int>(problem_.batch) - first_batch), first_head,
+                std::min(split_->heads, problem_.heads - first_head)};
+        return launch;
+    }
     // The batch entries, heads and segments of a launch, if dS is stored. Otherwise all of them.
     using Rows = std::tuple<int, int, int>;
     Rows rows_of(const Launch &launch) const {
@@ -215,6 +236,7 @@ class LaunchChecker {
     const std::optional<SplitParts> split_;
     const Window rows_;
     const int head_step_, passes_;
+    const bool divides_parts_;
     bool all_are_set_ = false;
     std::set<Rows> set_;
     std::vector<Window> set_windows_;
@@ -365,12 +387,12 @@ void expect_sound_rest(KeyScope scope, const BackwardPlan &backward, bool only_v
     ASSERT_LE(backward.first_of_rest, backward.steps.size());
     const bool has_rest = backward.first_of_rest < backward.steps.size();
     const bool has_work = scope == KeyScope::own_keys || !backward.queries.grids.empty(); // else no query has a key
-    EXPECT_EQ(has_rest,
-              !only_v && scope != KeyScope::all_keys && has_work && !(backward.stored && scope == KeyScope::own_keys));
+    EXPECT_EQ(has_rest, !only_v && scope != KeyScope::all_keys && has_work &&
+                            !(backward.stores_ds() && scope == KeyScope::own_keys));
     if (!has_rest)
         return;
     if (std::ranges::any_of(backward.steps, finds_all)) {
-        const StoredTurns &turns = backward.stored->layout.turns;
+        const StoredTurns &turns = backward.stored.front().layout.turns;
         ASSERT_EQ(backward.first_of_rest + 1, backward.steps.size());
         for (int number = backward.steps.back().turns.first; number < turns.count(); ++number) {
             const StoredTurn turn = turns.turn(number);
@@ -383,7 +405,7 @@ void expect_sound_rest(KeyScope scope, const BackwardPlan &backward, bool only_v
         const BackwardStep &step = backward.steps[i];
         if (i >= backward.first_of_rest) {
             EXPECT_TRUE(step.side == rest_side && step.action != BackwardAction::find_lse_delta);
-        } else if (step.action != BackwardAction::find_lse_delta && !backward.stored) {
+        } else if (step.action != BackwardAction::find_lse_delta && !backward.stores_ds()) {
             EXPECT_NE(step.side, rest_side);
         }
     }
@@ -394,7 +416,7 @@ void expect_sound_rest(KeyScope scope, const BackwardPlan &backward, bool only_v
 // begins early, since only its kernel waits before it reads LSE and delta.
 void expect_sound_beginning(const BackwardPlan &backward, std::size_t i) {
     const BackwardStep &step = backward.steps[i];
-    bool may_begin_early = i > 0 && i != backward.first_of_rest && !backward.stored;
+    bool may_begin_early = i > 0 && i != backward.first_of_rest && !backward.stores_ds();
     if (may_begin_early) {
         const BackwardAction before = backward.steps[i - 1].action;
         may_begin_early = before == BackwardAction::find_gradients ||
@@ -407,7 +429,7 @@ void expect_sound_beginning(const BackwardPlan &backward, std::size_t i) {
 // and the same queries. The passes over the queries of cells follow one another. If they have partial results of keys
 // that only they use, the last one writes the rows.
 void expect_sound_pairs(const BackwardPlan &backward) {
-    const int passes = backward.stored->layout.turns.passes;
+    const int passes = backward.stored.front().layout.turns.passes;
     int pass = 0;
     for (std::size_t i = 0; i < backward.steps.size(); ++i) {
         const BackwardStep &step = backward.steps[i];
@@ -427,7 +449,7 @@ void expect_sound_pairs(const BackwardPlan &backward) {
 
 void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward) {
     const annulus::Problem &problem = plan.problem();
-    const bool are_pairs = backward.stored && std::ranges::none_of(backward.steps, finds_all);
+    const bool are_pairs = backward.stores_ds() && std::ranges::none_of(backward.steps, finds_all);
     if (are_pairs)
         expect_sound_pairs(backward);
     std::map<Side, LaunchChecker> launches;
@@ -440,7 +462,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
                              scope != KeyScope::all_keys || side_grids.has_own_partial, side_grids.summed,
                              side_grids.parts, window_of(problem, side),
                              is_query_side && !are_pairs ? 1 : problem.heads / problem.kv_heads,
-                             are_pairs ? backward.stored->layout.turns.passes : 1);
+                             are_pairs ? backward.stored.front().layout.turns.passes : 1, backward.branches_store_ds());
     }
     if (has_other_keys(scope))
         launches.at(Side::queries).set_partial(); // each part sets its own keys' gradients
@@ -482,7 +504,7 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         case BackwardAction::find_gradients: {
             const bool is_stored = step.what == Gradients::d_q_of_stored_d_s ||
                                    step.what == Gradients::d_k_and_d_v_storing_d_s || finds_all(step);
-            EXPECT_EQ(is_stored, backward.stored.has_value());
+            EXPECT_EQ(is_stored, backward.stores_ds());
             expect_sound_beginning(backward, i);
             const auto kernel = std::find(kernels.begin(), kernels.end(), step.what);
             const bool is_first = step.side == Side::queries || is_stored || kernel == kernels.begin();
@@ -535,7 +557,8 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
     for (const Side side : {Side::queries, Side::keys}) {
         const SideGrids &own = backward.side_grids(side);
         // Passes over stored dS finish rows, too, but of a single grid.
-        const bool has_finished = launches.at(side).has_finished() && scope == KeyScope::all_keys && !backward.stored;
+        const bool has_finished =
+            launches.at(side).has_finished() && scope == KeyScope::all_keys && !backward.stores_ds();
         EXPECT_EQ(has_finished, !own.destinations.empty());
         EXPECT_EQ(unfinished.contains(side), has_finished && !own.summed && !own.grids.back().is_complete);
     }
@@ -549,9 +572,9 @@ void expect_sound(const Plan &plan, KeyScope scope, const BackwardPlan &backward
         EXPECT_EQ(recomputes_partial[side],
                   plan.hides_keys() && side_grids.destinations.empty() &&
                       (scope == KeyScope::own_keys || (scope == KeyScope::all_keys && !are_plain)));
-        if (side == Side::keys && !backward.stored) {
+        if (side == Side::keys && !backward.stores_ds()) {
             launches.at(side).expect_all_once(kernels.size());
-        } else if (!backward.stored || are_pairs || side == Side::keys) {
+        } else if (!backward.stores_ds() || are_pairs || side == Side::keys || backward.branches_store_ds()) {
             launches.at(side).expect_all_once(1);
         }
         const bool has_all_in_partial = recomputes_partial[side] && !side_grids.finishes &&
@@ -589,6 +612,48 @@ BackwardPlan backward_of(const Plan &plan, KeyScope scope, std::uint64_t limit, 
         shape->clears_rows &= !packs;
     }
     return plan_backward(plan, scope, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
+}
+
+// Branches store dS if little of each lies in the segments of another one. LongNet's branches share half of their
+// pairs, or a quarter.
+TEST(StoredDs, OfSeveralBranches) {
+    const auto branches_storing = [](const Problem &problem, std::uint64_t limit = 0,
+                                     KeyScope scope = KeyScope::all_keys) {
+        SCOPED_TRACE(testing::Message() << problem);
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const BackwardPlan backward = backward_of(plan, scope, limit);
+        expect_sound(plan, scope, backward);
+        EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
+        return backward.branches_store_ds() ? backward.stored.size() : 0;
+    };
+    for (const auto &[name, problem] : problems_of_storing_branches()) {
+        EXPECT_EQ(branches_storing(problem), problem.branches.size());
+        EXPECT_EQ(branches_storing(problem, 0, KeyScope::own_keys), problem.branches.size() == 2 ? 2U : 0U);
+        EXPECT_EQ(branches_storing(problem, 0, KeyScope::other_keys), 0U);
+        Problem grouped = problem, few_columns = problem;
+        grouped.kv_heads = 2;
+        few_columns.dim = 64;
+        EXPECT_EQ(branches_storing(grouped), 0U);
+        EXPECT_EQ(branches_storing(few_columns), 0U);
+        EXPECT_EQ(branches_storing(problem, 8 << 20), 0U);
+    }
+    Problem large = {.length = 131072,
+                     .heads = 16,
+                     .dim = 72,
+                     .branches = {{.segment = 2048}, {.segment = 16384, .dilation = 8}},
+                     .dtype = ANNULUS_BFLOAT16};
+    EXPECT_EQ(branches_storing(large), 2U);
+    EXPECT_EQ(branches_storing(large, 300 << 20), 2U); // some heads at a time
+    large.length = 1000003;
+    large.branches = {{.segment = 4096}, {.dilation = 64}}; // slices of the keys
+    EXPECT_EQ(branches_storing(large), 2U);
+    for (const int ratio : {2, 4}) {
+        large.length = 262144;
+        large.branches.clear();
+        for (std::int64_t dilation = 1, i = 0; i < 6; ++i, dilation *= ratio)
+            large.branches.push_back({.segment = 2048 * dilation, .dilation = dilation});
+        EXPECT_EQ(branches_storing(large), 0U);
+    }
 }
 
 // Returns the plan of two packed sequences, with rows between them and after them.
@@ -743,7 +808,7 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
 // of queries waits for all dS of its cell's group. A tile of keys waits until the dS in its place is no longer needed,
 // and for the same keys' results of the pass before.
 void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
-    const StoredDs &stored = backward.stored->layout;
+    const StoredDs &stored = backward.stored.front().layout;
     StoredTurns turns = stored.turns;
     std::vector<TurnRange> launches; // of one part of the cells
     for (const BackwardStep &step : backward.steps)
@@ -828,9 +893,9 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
                                  << "key scope " << static_cast<int>(scope) << ", " << mib << " MiB");
                     const std::uint64_t limit = static_cast<std::uint64_t>(mib) << 20;
                     const BackwardPlan backward = backward_of(plan, scope, limit);
-                    EXPECT_TRUE(backward.stored || (limit > 0 && mib < least));
+                    EXPECT_TRUE(backward.stores_ds() || (limit > 0 && mib < least));
                     EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
-                    if (!backward.stored)
+                    if (!backward.stores_ds())
                         continue;
                     expect_sound(plan, scope, backward);
                     expect_sound_turns(backward, backward_shapes(problem.dim).keys.row_blocks);
@@ -848,9 +913,9 @@ TEST(StoredDs, TakesSlicesAndFewPasses) {
         problem.causal = causal;
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, static_cast<std::uint64_t>(mib) << 20);
-        if (!backward.stored)
+        if (!backward.stores_ds())
             return {0, 0};
-        return {backward.stored->layout.slices, backward.stored->layout.turns.passes};
+        return {backward.stored.front().layout.slices, backward.stored.front().layout.turns.passes};
     };
     const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
     Problem dilated = whole, grouped = whole;
@@ -875,7 +940,7 @@ TEST(StoredDs, TakesSlicesAndFewPasses) {
     segments.dtype = ANNULUS_BFLOAT16;
     EXPECT_EQ(slices_and_passes_of(segments, false, 300), SlicesAndPasses(4, 3));
     const Plan plan(pattern_of(segments), plan_problem_of(segments));
-    EXPECT_EQ(backward_of(plan, KeyScope::all_keys, std::uint64_t{300} << 20).stored->segments, 3);
+    EXPECT_EQ(backward_of(plan, KeyScope::all_keys, std::uint64_t{300} << 20).stored.front().segments, 3);
     Problem one = whole;
     one.heads = 1;
     EXPECT_EQ(slices_and_passes_of(one, false, 400), SlicesAndPasses(1, 1));
@@ -924,10 +989,10 @@ TEST(StoredDs, OfTwoKernelsTakesFewPasses) {
         const std::uint64_t limit = static_cast<std::uint64_t>(mib) << 20;
         const BackwardPlan backward = pairs_of(plan, KeyScope::all_keys, limit, capacity);
         EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
-        if (!backward.stored)
+        if (!backward.stores_ds())
             return 0;
         expect_sound(plan, KeyScope::all_keys, backward);
-        return backward.stored->layout.turns.passes;
+        return backward.stored.front().layout.turns.passes;
     };
     const Problem odd = {.batch = 2,
                          .length = 65542,
@@ -1016,7 +1081,7 @@ TEST(StoredDs, OfTwoKernelsWeighsMemory) {
                 const BackwardPlan backward =
                     pairs_of(plan, KeyScope::all_keys, 0, mma::SharedCapacity::kib_99, gpu.multiprocessors,
                              gpu.multiprocessors * gpu.clock_ghz / gpu.memory_gb_per_second);
-                EXPECT_EQ(backward.stored.has_value(), dim >= gpu.least_dim)
+                EXPECT_EQ(backward.stores_ds(), dim >= gpu.least_dim)
                     << gpu.multiprocessors << " " << causal << " " << dim;
                 expect_sound(plan, KeyScope::all_keys, backward);
             }
@@ -1034,7 +1099,7 @@ TEST(StoredDs, OfTwoKernelsDividesKeysOfFewTiles) {
                                  .dtype = ANNULUS_BFLOAT16};
         const BackwardPlan backward =
             pairs_of(Plan(pattern_of(problem), plan_problem_of(problem)), KeyScope::all_keys, 0);
-        return backward.stored ? backward.stored->layout.splits : 0;
+        return backward.stores_ds() ? backward.stored.front().layout.splits : 0;
     };
     EXPECT_EQ(splits_of(32771, 8, false), 2); // 65 tiles in each of two passes
     EXPECT_EQ(splits_of(65537, 8, false), 3);
@@ -1055,8 +1120,8 @@ TEST(StoredDs, OfTwoKernelsOnARank) {
         sizes.keys = scope == KeyScope::own_keys ? sizes.queries : Window{27001, 25000};
         const Plan plan(pattern_of(problem), sizes);
         const BackwardPlan backward = pairs_of(plan, scope, 0);
-        ASSERT_TRUE(backward.stored);
-        EXPECT_GT(backward.stored->layout.turns.passes, 1);
+        ASSERT_TRUE(backward.stores_ds());
+        EXPECT_GT(backward.stored.front().layout.turns.passes, 1);
         EXPECT_FALSE(backward.keys.parts);
         expect_sound(plan, scope, backward);
     }
@@ -1376,7 +1441,7 @@ TEST(LargePlans, ClearRowsBesideProducts) {
             const auto launches =
                 std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
             EXPECT_EQ(std::ranges::count_if(backward.steps, clears), beside ? launches : 0);
-            EXPECT_EQ(backward.stored.has_value(), dim == 128);
+            EXPECT_EQ(backward.stores_ds(), dim == 128);
             expect_sound(plan, KeyScope::all_keys, forward);
             expect_sound(plan, KeyScope::all_keys, backward);
         }
@@ -1397,7 +1462,7 @@ TEST(LargePlans, StoreNoDsBesideMoreZeros) {
                                          .dtype = ANNULUS_BFLOAT16};
                 const Plan plan(pattern_of(problem), plan_problem_of(problem));
                 const BackwardPlan backward = backward_of(plan, KeyScope::all_keys, 0);
-                EXPECT_EQ(backward.stored.has_value(), dilation < (causal ? 4 : 8));
+                EXPECT_EQ(backward.stores_ds(), dilation < (causal ? 4 : 8));
                 expect_sound(plan, KeyScope::all_keys, backward);
             }
 }
@@ -1532,7 +1597,7 @@ TEST(LargePlans, StoreDsOnARank) {
                                               {&others, KeyScope::other_keys},
                                               {&others, KeyScope::last_keys}}) {
                 const BackwardPlan backward = backward_of(*plan, scope, 0);
-                EXPECT_TRUE(backward.stored);
+                EXPECT_TRUE(backward.stores_ds());
                 expect_sound(*plan, scope, backward);
             }
         }
@@ -1562,7 +1627,7 @@ TEST(LargePlans, TakeAnOrderMoreAlongACurve) {
                 EXPECT_EQ(forward_bytes(along_curve, forward),
                           forward_bytes(along_line, forward_of(along_line, KeyScope::all_keys, 0)) + orders.used());
                 const BackwardPlan backward = backward_of(along_curve, KeyScope::all_keys, 0);
-                EXPECT_EQ(backward.stored.has_value(), dim == 128);
+                EXPECT_EQ(backward.stores_ds(), dim == 128);
                 EXPECT_FALSE(backward.queries.has_own_partial || backward.keys.has_own_partial);
                 EXPECT_EQ(backward_bytes(along_curve, backward),
                           backward_bytes(along_line, backward_of(along_line, KeyScope::all_keys, 0)) + orders.used());
@@ -1605,9 +1670,9 @@ TEST(LargePlans, StoreNoDsWhereRowsArePacked) {
                              .branches = {{.segment = 8192, .dilation = 4, .order = ANNULUS_ORDER_HILBERT}},
                              .dtype = ANNULUS_BFLOAT16};
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    EXPECT_TRUE(backward_of(plan, KeyScope::all_keys, 0).stored);
+    EXPECT_TRUE(backward_of(plan, KeyScope::all_keys, 0).stores_ds());
     const BackwardPlan packed = backward_of(plan, KeyScope::all_keys, 0, true);
-    EXPECT_FALSE(packed.stored);
+    EXPECT_FALSE(packed.stores_ds());
     EXPECT_TRUE(packed.queries.has_own_partial && packed.keys.has_own_partial);
     EXPECT_EQ(std::ranges::count(packed.steps, BackwardAction::pack_ranges, &BackwardStep::action), 2);
 }
@@ -1616,7 +1681,7 @@ TEST(LargePlans, StoreNoDsWhereRowsArePacked) {
 TEST(LargePlans, StoreNoDsOfWindows) {
     const Problem problem = {
         .length = 16384, .heads = 4, .dim = 128, .branches = {window_spec(4095, 0)}, .dtype = ANNULUS_BFLOAT16};
-    EXPECT_FALSE(backward_of(Plan(pattern_of(problem), plan_problem_of(problem)), KeyScope::all_keys, 0).stored);
+    EXPECT_FALSE(backward_of(Plan(pattern_of(problem), plan_problem_of(problem)), KeyScope::all_keys, 0).stores_ds());
 }
 
 // Branches are split and dS is stored, in parts if the limit needs it.
@@ -1638,7 +1703,7 @@ TEST(LargePlans, AreSound) {
                                          .causal = causal,
                                          .dtype = ANNULUS_BFLOAT16};
             const Plan stored_plan(pattern_of(with_stored), plan_problem_of(with_stored));
-            EXPECT_TRUE(backward_of(stored_plan, KeyScope::all_keys, 0).stored);
+            EXPECT_TRUE(backward_of(stored_plan, KeyScope::all_keys, 0).stores_ds());
             expect_sound(with_stored);
         }
     }

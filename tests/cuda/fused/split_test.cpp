@@ -2,6 +2,7 @@
 // Tests `fused` where it splits its work: branches into several launches, and stored dS into parts.
 #include "cuda/fused/calls.hpp"
 #include "cuda/fused/problems.hpp"
+#include "cuda/fused/storing_branches.hpp"
 
 #include "support/compare.hpp"
 #include "support/number.hpp"
@@ -232,6 +233,45 @@ TEST(SumsOfRanks, AreOfFewRows) {
         }
 }
 
+// ---- Branches that store dS
+//
+// StoredDs.OfSeveralBranches checks that they do.
+
+TEST(StoringBranches, AgreeWithCpu) {
+    for (const auto &[name, problem] : problems_of_storing_branches()) {
+        SCOPED_TRACE(name);
+        const Inputs inputs = random_inputs(problem, 1);
+        const Results results = run(problem, inputs, subject());
+        expect_agreement_with_cpu(problem, inputs, results);
+        for (int i = 0; i < 3; ++i)
+            expect_identical(run(problem, inputs, subject()), results);
+    }
+}
+
+// With half of the workspace dS is computed twice.
+TEST(StoringBranches, AgreeWithCpuInLessWorkspace) {
+    const Problem problem = problems_of_storing_branches().front().second;
+    const Inputs inputs = random_inputs(problem, 1);
+    RunOptions options = subject();
+    options.workspace_limit = bytes_of(ANNULUS_PASS_BACKWARD, problem, 0) / 2;
+    expect_agreement_with_cpu(problem, inputs, run(problem, inputs, options));
+}
+
+// A rank's own keys are stored, and the keys of the other rank are not. The border cuts a segment of each branch.
+TEST(StoringBranches, OfRanksAgreeWithOne) {
+    for (const auto &[name, problem] : problems_of_storing_branches()) {
+        if (problem.branches.size() > 2 || problem.batch > 1)
+            continue;
+        Problem both = problem;
+        both.length = 2 * problem.length;
+        SCOPED_TRACE(name);
+        const RankOptions options = {.lengths = {problem.length + 100, problem.length - 100}, .run = subject()};
+        const Inputs inputs = random_inputs(both, 1);
+        const Results one = run(both, inputs, subject()), ranks = run_ranks(both, inputs, options);
+        expect_near(ranks, one, tolerance_of(both.dtype));
+    }
+}
+
 // ---- Branches of several launches
 
 class Split : public testing::TestWithParam<NamedProblem> {
@@ -338,15 +378,15 @@ TEST_P(Split, IsOnePassWhereTheLimitIsTooSmall) {
     expect_agreement_with_cpu(problem_, inputs_, run(problem_, inputs_, options));
 }
 
-TEST_P(Split, NonfiniteRowsReachWhatTheyReachOnCpu) {
-    Inputs inputs = inputs_;
-    const std::int64_t row = problem_.kv() * problem_.dim;
+// Expects NaN and infinity to reach the elements of results that they reach on the CPU.
+void expect_nonfinite_reach(const Problem &problem, Inputs inputs) {
+    const std::int64_t row = problem.kv() * problem.dim;
     for (const std::int64_t position : {1, 4096})
         std::fill_n(inputs.k.begin() + position * row, row, std::numeric_limits<double>::quiet_NaN());
     std::fill_n(inputs.v.begin() + 301 * row, row, std::numeric_limits<double>::infinity());
-    Problem exact = problem_;
+    Problem exact = problem;
     exact.dtype = ANNULUS_FLOAT64;
-    const Results got = run(problem_, inputs, subject());
+    const Results got = run(problem, inputs, subject());
     const Results wanted = run(exact, inputs, {.engine = ANNULUS_ENGINE_CPU, .threads = 0});
     for (const auto tensor : {&Results::out, &Results::d_q, &Results::d_k, &Results::d_v}) {
         std::int64_t nonfinite = 0;
@@ -356,6 +396,18 @@ TEST_P(Split, NonfiniteRowsReachWhatTheyReachOnCpu) {
         }
         EXPECT_GT(nonfinite, 0);
     }
+}
+
+TEST_P(Split, NonfiniteRowsReachWhatTheyReachOnCpu) {
+    expect_nonfinite_reach(problem_, inputs_);
+}
+
+TEST(StoringBranches, NonfiniteRowsReachWhatTheyReachOnCpu) {
+    for (const auto &[name, problem] : problems_of_storing_branches())
+        if (name == "two" || name == "causal") {
+            SCOPED_TRACE(name);
+            expect_nonfinite_reach(problem, random_inputs(problem, 1));
+        }
 }
 
 INSTANTIATE_TEST_SUITE_P(Fused, Split, testing::ValuesIn(split_problems()), name_of_problem);

@@ -3,7 +3,9 @@
 
 #include "cuda/fused/plan/backward_steps.hpp"
 #include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/plan/grid_time.hpp"
 #include "cuda/fused/plan/range_parts.hpp"
+#include "cuda/fused/plan/shard_sums.hpp"
 #include "cuda/fused/plan/tuning.hpp"
 #include "cuda/results/cuda_call.hpp"
 
@@ -57,6 +59,11 @@ BackwardPlan plan_grids(const Plan &plan, KeyScope scope, BackwardGrids grids, c
     return result;
 }
 
+// True if the branches of this key scope may be split over several launches.
+bool may_split(const Plan &plan, KeyScope scope) {
+    return scope == KeyScope::all_keys ? plan.problem().gradients.are_plain() : may_finish_rows(plan, scope);
+}
+
 // How branches are split, for each side whose branches are.
 using SideSplits = std::map<Side, BranchSplit>;
 
@@ -104,7 +111,7 @@ std::optional<BackwardPlan> plan_in_parts(const Plan &plan, const SideSplits &sp
 std::optional<BackwardPlan> plan_split(const Plan &plan, KeyScope scope, const BackwardShapes &shapes,
                                        int multiprocessors, std::uint64_t limit, const BackwardPlan &whole) {
     const bool is_whole = scope == KeyScope::all_keys;
-    if (is_whole ? !plan.problem().gradients.are_plain() : !may_finish_rows(plan, scope))
+    if (!may_split(plan, scope))
         return std::nullopt;
     SideSplits splits;
     for (const Side which : {Side::queries, Side::keys})
@@ -139,22 +146,133 @@ std::optional<BackwardPlan> plan_storing_ds(const Plan &plan, KeyScope scope, co
     BackwardPlan result = whole;
     SideGrids &keys = result.keys;
     const bool sums_keys = scope != KeyScope::all_keys || keys.has_own_partial;
-    result.stored = plan_stored_ds(plan.problem(), scope, result.queries.grids, keys.grids, sums_keys, shapes,
-                                   multiprocessors, room);
-    if (!result.stored)
+    std::optional<StoredDsParts> stored = plan_stored_ds(plan.problem(), scope, result.queries.grids, keys.grids,
+                                                         sums_keys, shapes, multiprocessors, room);
+    if (!stored)
         return std::nullopt;
     const bool clears_beside =
         std::ranges::any_of(whole.steps, [](const BackwardStep &step) { return step.launch.clears.parts > 0; });
-    if (clears_beside && zeros_outweigh_ds(plan.problem(), keys.grids.front().tiles, *result.stored))
+    if (clears_beside && zeros_outweigh_ds(plan.problem(), keys.grids.front().tiles, *stored))
         return std::nullopt;
-    if (result.stored->layout.turns.passes > 1) {
+    if (stored->layout.turns.passes > 1) {
         keys.finishes = false;
         if (!sums_keys)
-            keys.parts =
-                SplitParts{result.stored->batches, result.stored->heads, static_cast<int>(result.stored->key_rows)};
+            keys.parts = SplitParts{stored->batches, stored->heads, static_cast<int>(stored->key_rows)};
     }
+    result.stored = {*std::move(stored)};
     write_steps(plan, scope, shapes, result);
     if (!is_within_limit(limit, backward_bytes(plan, result))) // the counters may need too much memory
+        return std::nullopt;
+    return result;
+}
+
+// Returns a split whose grids have one branch each; the last one has the first branch. Returns none if the branches
+// cannot be such a split.
+std::optional<std::vector<PlannedGrid>> grids_of_branches(const Plan &plan, const std::vector<PlannedGrid> &whole,
+                                                          Side side, const KernelShape &shape) {
+    std::vector<PlannedGrid> grids;
+    for (const PlannedGrid &planned : whole) {
+        if (planned.curve || planned.is_confined)
+            return std::nullopt;
+        for (const GridBranch &branch : branches_of(planned.tiles)) {
+            std::optional<PlannedGrid> own = grid_over({&branch, 1}, GridRows::all, plan, grids_of(side), shape);
+            if (!own)
+                return std::nullopt;
+            grids.push_back(*std::move(own));
+        }
+    }
+    return as_split(grids, grids_of(side));
+}
+
+// Returns the least time of a whole call in range rows, if no dS is stored.
+double time_without_ds(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, const BackwardPlan &whole) {
+    double time = 0;
+    for (const Side which : {Side::queries, Side::keys}) {
+        const std::vector<PlannedGrid> &grids = whole.side_grids(which).grids;
+        const KernelShape &shape = shape_of(shapes, which);
+        const std::optional<BranchSplit> split = split_branches(grids, plan, grids_of(which), shape, multiprocessors);
+        time += time_of_launches(split ? split->grids : grids, shape, multiprocessors);
+    }
+    return time;
+}
+
+// Returns the time of a whole call in range rows, if each branch stores dS and there are `parts` parts of the heads.
+double time_of_storing_branches(const BackwardPlan &storing, const BackwardShapes &shapes, int multiprocessors,
+                                std::int64_t parts) {
+    double time = 0;
+    for (std::size_t i = 0; i < storing.keys.grids.size(); ++i) {
+        const TileGrid &keys = storing.keys.grids[i].tiles;
+        const double computing_twice =
+            time_of_tiles(storing.queries.grids[i].tiles, shapes.queries) + time_of_tiles(keys, shapes.keys);
+        // Each round of tiles takes as long as a tile of keys.
+        const std::int64_t tiles = std::max<std::int64_t>(keys.tiles, 1);
+        const std::int64_t rounds = parts * divide_up(divide_up(tiles, parts), multiprocessors);
+        time += tuning::storing_time * computing_twice / static_cast<double>(tiles) * static_cast<double>(rounds) +
+                tuning::storing_launch_rows * static_cast<double>(parts);
+        if (i + 1 < storing.keys.grids.size())
+            time += tuning::partial_row_rows * keys.sequence.row_count / keys.branches[0].dilation.value *
+                    keys.heads.value * keys.batches / multiprocessors;
+    }
+    return time;
+}
+
+// Plans a whole call, or the executable for the own keys, of several branches in which each branch stores dS. It adds
+// its results to partial results of the branches before. A key and a query that several branches share are visited once
+// for each. `whole` is the plan without stored dS. Returns none if a branch cannot store dS, if dS and the partial
+// results do not fit, or if storing dS would not be faster.
+std::optional<BackwardPlan> plan_storing_branches(const Plan &plan, KeyScope scope, const BackwardShapes &shapes,
+                                                  int multiprocessors, std::uint64_t limit, const BackwardPlan &whole) {
+    const Problem &problem = plan.problem();
+    const bool is_whole = scope == KeyScope::all_keys;
+    if (shapes.storing != StoringKernels::one || !may_split(plan, scope) || plan.has_global_positions() ||
+        plan.keys_count_once() || !may_write_rows(problem, Side::queries) || !may_write_rows(problem, Side::keys) ||
+        problem.queries != problem.keys)
+        return std::nullopt;
+    BackwardPlan result = whole;
+    for (const Side which : {Side::queries, Side::keys}) {
+        SideGrids &side = result.side_grids(which);
+        std::optional<std::vector<PlannedGrid>> grids =
+            grids_of_branches(plan, side.grids, which, shape_of(shapes, which));
+        if (!grids || grids->size() > max_grids(scope))
+            return std::nullopt;
+        side.grids = *std::move(grids);
+        side.has_own_partial = false;
+        if (is_whole)
+            side.summed = summed_rows(side.grids, problem.queries);
+        else
+            side.is_split = side.finishes = true;
+    }
+    if (result.queries.summed.has_value() != result.keys.summed.has_value())
+        return std::nullopt;
+    std::size_t room = limit == 0 ? tuning::usual_room_for_ds : room_within(limit, backward_bytes(plan, result));
+    Problem part = problem; // what a launch of each branch finds
+    std::int64_t part_count = 1;
+    if (is_whole) {
+        const std::int64_t partial_rows =
+            result.queries.summed ? result.queries.summed->count() : problem.queries.length;
+        const SplitRows rows{static_cast<int>(problem.batch), problem.heads, static_cast<int>(partial_rows), 1,
+                             3 * problem.head_dim * sizeof(float)}; // dQ, dK and dV
+        const std::optional<SplitParts> parts = heads_within(rows, room / 2);
+        if (!parts)
+            return std::nullopt;
+        result.queries.parts = result.keys.parts = parts;
+        part.batch = parts->batches;
+        part.heads = part.kv_heads = parts->heads;
+        part_count = divide_up(rows.batches, parts->batches) * divide_up(rows.heads, parts->heads);
+        room -= static_cast<std::size_t>(parts->all_rows()) * rows.row_bytes;
+    }
+    if (time_of_storing_branches(result, shapes, multiprocessors, part_count) >
+        (1 - tuning::min_gain) * time_without_ds(plan, shapes, multiprocessors, whole))
+        return std::nullopt;
+    for (std::size_t i = 0; i < result.keys.grids.size(); ++i) {
+        std::optional<StoredDsParts> stored = plan_stored_ds(
+            part, scope, {result.queries.grids[i]}, {result.keys.grids[i]}, true, shapes, multiprocessors, room);
+        if (!stored || stored->layout.turns.passes > 1)
+            return std::nullopt;
+        result.stored.push_back(*std::move(stored));
+    }
+    write_steps(plan, scope, shapes, result);
+    if (!is_within_limit(limit, backward_bytes(plan, result)))
         return std::nullopt;
     return result;
 }
@@ -203,7 +321,9 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
     BackwardPlan whole = plan_grids(plan, scope, std::move(grids), shapes, false);
     if (are_over_sequences(whole.keys.grids))
         return whole;
-    std::optional<BackwardPlan> better = plan_split(plan, scope, shapes, multiprocessors, limit, whole);
+    std::optional<BackwardPlan> better = plan_storing_branches(plan, scope, shapes, multiprocessors, limit, whole);
+    if (!better)
+        better = plan_split(plan, scope, shapes, multiprocessors, limit, whole);
     if (!better)
         better = plan_storing_ds(plan, scope, shapes, multiprocessors, limit, whole);
     return better ? *std::move(better) : plan_one_by_one(plan, scope, shapes, multiprocessors, limit, whole);
@@ -221,10 +341,16 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     std::int64_t counters = 0;
     for (const BackwardStep &step : backward.steps)
         if (step.action == BackwardAction::find_gradients)
-            counters += backward.counters_of(step.what);
+            counters += backward.counters_of(step);
     memory.launch_counter_count = static_cast<std::size_t>(counters);
-    if (backward.stored)
-        counters += backward.stored->sum_counter_count();
+    std::int64_t sum_counters = 0, sums = 0;
+    std::size_t stored_bytes = 0;
+    for (const StoredDsParts &stored : backward.stored) {
+        sum_counters = std::max(sum_counters, stored.sum_counter_count());
+        sums = std::max(sums, stored.sum_count());
+        stored_bytes = std::max(stored_bytes, stored.bytes());
+    }
+    counters += sum_counters;
     memory.counter_count = static_cast<std::size_t>(counters);
     memory.flag_and_counters = workspace.take<unsigned>(counters + 1);
     if (plan.hides_keys())
@@ -243,9 +369,9 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     }
     memory.curves = book_curves(workspace, problem, backward.queries.grids, backward.keys.grids);
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
-    if (backward.stored) {
-        memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));
-        memory.sums = workspace.take<float>(backward.stored->sum_count(), StoredDs::sum_floats(problem.head_dim));
+    if (backward.stores_ds()) {
+        memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(stored_bytes));
+        memory.sums = workspace.take<float>(sums, StoredDs::sum_floats(problem.head_dim));
     }
     const std::int64_t rows_of_key_parts =
         (problem.gradients.only_v ? 1 : 2) * rows_of_range_parts(backward.keys.grids);
@@ -253,7 +379,9 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
         workspace.take<float>(std::max(rows_of_range_parts(backward.queries.grids), rows_of_key_parts), d);
     const std::int64_t split_query_rows = backward.queries.parts ? backward.queries.parts->all_rows() : 0;
     const std::int64_t split_key_rows = backward.keys.parts ? 2 * backward.keys.parts->all_rows() : 0;
-    memory.split_partial = workspace.take<float>(std::max(split_query_rows, split_key_rows), d);
+    memory.split_partial = workspace.take<float>(
+        backward.branches_store_ds() ? split_query_rows + split_key_rows : std::max(split_query_rows, split_key_rows),
+        d);
     return memory;
 }
 

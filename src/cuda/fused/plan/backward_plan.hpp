@@ -58,7 +58,7 @@ struct BackwardStep {
 struct SideGrids {
     std::vector<PlannedGrid> grids;
     // The parts in which partial results are made. Set if several grids share the branches of a whole call, or if
-    // several passes store dS (StoredDs).
+    // several passes or several branches store dS (StoredDs).
     std::optional<SplitParts> parts;
     bool is_split =
         false; // the branches are split over two grids of a call's own keys, which use the call's partial results
@@ -66,7 +66,8 @@ struct SideGrids {
     bool finishes = false;        // writes the rows that meet only the call's own keys or queries
     // The destinations of the launches, if the last one adds the call's own partial results and finishes its rows.
     std::vector<Destination> destinations{};
-    std::optional<SummedRows> summed{}; // the rows that then have partial results; none: all rows
+    // The rows that then have partial results, or that have them if several branches store dS; none: all rows.
+    std::optional<SummedRows> summed{};
 
     // True if the caller's tensors get all rows from the call's own partial results.
     bool writes_partial() const { return has_own_partial && destinations.empty(); }
@@ -74,17 +75,22 @@ struct SideGrids {
 
 struct BackwardPlan {
     SideGrids queries, keys;
-    bool has_own_statistics = true; // LSE and delta are in the workspace; else in the call's softmax state
-    std::optional<StoredDsParts> stored;
-    std::vector<RowSequence> rows; // of several sequences, if rows may be recomputed
+    bool has_own_statistics = true;    // LSE and delta are in the workspace; else in the call's softmax state
+    std::vector<StoredDsParts> stored; // how each grid stores dS; empty: no grid does
+    std::vector<RowSequence> rows;     // of several sequences, if rows may be recomputed
     std::vector<BackwardStep> steps;
     std::size_t first_of_rest = 0; // Executable::run_rest() runs the steps from this one on
 
     // Returns the number of counters of a launch: one for tiles taken. A launch that stores and multiplies dS also
     // counts what is done (StoredDs::done).
-    std::int64_t counters_of(Gradients what) const {
-        return what == Gradients::all_storing_d_s ? 1 + 2 * stored->layout.turns.groups_in_memory.value : 1;
+    std::int64_t counters_of(const BackwardStep &step) const {
+        return step.what == Gradients::all_storing_d_s
+                   ? 1 + 2 * stored[step.launch.grid].layout.turns.groups_in_memory.value
+                   : 1;
     }
+    bool stores_ds() const { return !stored.empty(); }
+    // True if several branches store dS. Then each has launches of its own, for both sides.
+    bool branches_store_ds() const { return stored.size() > 1; }
 
     const SideGrids &side_grids(Side side) const { return side == Side::queries ? queries : keys; }
     SideGrids &side_grids(Side side) { return side == Side::queries ? queries : keys; }
@@ -115,8 +121,10 @@ struct BackwardMemory {
     std::uint8_t *stored_ds;
     float *sums; // StoredDs::sums
     SequenceMemory sequences;
-    float *range_parts;   // of range parts, [parts, B, heads, rows, D]: dQ, or dK and then dV
-    float *split_partial; // partial results of SideGrids::parts, a part of the rows at a time: dQ, or dK and then dV
+    float *range_parts; // of range parts, [parts, B, heads, rows, D]: dQ, or dK and then dV
+    // Partial results of SideGrids::parts, a part of the rows at a time: dQ, or dK and then dV. If several branches
+    // store dS, it is dQ, dK and then dV.
+    float *split_partial;
 };
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward);
 std::size_t backward_bytes(const Plan &plan, const BackwardPlan &backward);

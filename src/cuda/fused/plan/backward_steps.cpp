@@ -22,9 +22,12 @@ class StepWriter {
     void write() {
         if (!has_other_keys(scope_))
             add({BackwardAction::find_lse_delta});
-        if (result_.stored) {
+        if (result_.stores_ds()) {
             find_orders(Side::keys);
-            write_stored_ds();
+            if (result_.branches_store_ds())
+                write_stored_branches();
+            else
+                write_stored_ds();
             write_end({Side::queries, Side::keys});
             // run_rest() has the last launch, which multiplies dS.
             result_.first_of_rest = result_.steps.size() - (has_other_keys(scope_) ? 1 : 0);
@@ -65,7 +68,7 @@ class StepWriter {
     // stored dS none may begin early. After find_lse_delta only the kernel of dQ may begin early: it alone waits for
     // LSE and delta.
     bool may_begin_early(const BackwardStep &step, const BackwardStep &before) const {
-        if (result_.stored || step.action != BackwardAction::find_gradients)
+        if (result_.stores_ds() || step.action != BackwardAction::find_gradients)
             return false;
         return before.action == BackwardAction::find_gradients ||
                (before.action == BackwardAction::find_lse_delta && step.what == Gradients::d_q);
@@ -166,16 +169,18 @@ class StepWriter {
         }
     }
 
-    // Returns the launches that store dS, in order. Each head of Q that shares a head of K has launches of its own.
-    std::vector<GridPart> storing_launches() const {
-        const StoredDsParts &parts = *result_.stored;
-        const int first_segment = result_.keys.grids.front().tiles.sequence.first_segment;
+    // Returns the launches over a part of a grid that store dS, in order. Each head of Q that shares a head of K has
+    // launches of its own.
+    std::vector<GridPart> storing_launches(std::size_t grid, const GridPart &all) const {
+        const StoredDsParts &parts = result_.stored[grid];
+        const int first_segment = result_.keys.grids[grid].tiles.sequence.first_segment;
         std::vector<GridPart> launches;
-        for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {
-            for_parts(problem_.kv_heads, parts.heads, [&](int first_head, int heads) {
+        for_parts(all.batches, parts.batches, [&](int first_batch, int part_batches) {
+            for_parts(all.heads, parts.heads, [&](int first_head, int heads) {
                 for_parts(parts.all_segments, parts.segments, [&](int segment, int segments) {
                     for (int member = 0; member < group(); ++member)
-                        launches.push_back({first_batch, part_batches, first_head * group() + member, heads,
+                        launches.push_back({all.first_batch + first_batch, part_batches,
+                                            all.first_head + first_head * group() + member, heads,
                                             first_segment + segment, segments});
                 });
             });
@@ -193,7 +198,7 @@ class StepWriter {
         const bool sets_queries = add_clearing(Side::queries, queries_clear),
                    sets_keys = add_clearing(Side::keys, keys_clear);
         const Destination query_destination = destination(result_.queries, sets_queries);
-        const std::vector<GridPart> launches = storing_launches();
+        const std::vector<GridPart> launches = storing_launches(0, {0, batches(), 0, problem_.kv_heads});
         const auto count = static_cast<int>(launches.size());
         for (int i = 0; i < count; ++i) {
             const GridPart &own = launches[static_cast<std::size_t>(i)];
@@ -212,6 +217,38 @@ class StepWriter {
         }
     }
 
+    // Each branch has launches of its own, which store dS.
+    void write_stored_branches() {
+        const std::size_t grids = result_.keys.grids.size();
+        const auto store = [&](const GridPart &part, Destination before, Destination last, std::int64_t first_row) {
+            for (std::size_t i = 0; i < grids; ++i) {
+                const Destination destination = i + 1 == grids ? last : before;
+                for (const GridPart &own : storing_launches(i, part))
+                    add({BackwardAction::find_gradients,
+                         Side::keys,
+                         {i, own, destination, first_row},
+                         Gradients::all_storing_d_s,
+                         destination,
+                         result_.stored[i].layout.turns.all()});
+            }
+        };
+        if (!result_.keys.parts)
+            return store({0, batches(), 0, problem_.heads}, own_keys_split_launches[0].destination,
+                         own_keys_split_launches[1].destination, 0);
+        const SplitParts &parts = *result_.keys.parts;
+        for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {
+            for_parts(problem_.heads, parts.heads, [&](int first_head, int heads) {
+                if (grids > 2)
+                    for (const Side side : {Side::queries, Side::keys})
+                        add({BackwardAction::clear_partial, side});
+                store({first_batch, part_batches, first_head, heads},
+                      grids > 2 ? Destination::add_to_partial : Destination::set_partial,
+                      Destination::outputs_with_partial,
+                      (std::int64_t{first_batch} * problem_.heads + first_head) * parts.rows);
+            });
+        });
+    }
+
     // Returns the first row of keys of a launch that stores dS, counted over all heads.
     std::int64_t first_key_row(const GridPart &part) const {
         const std::int64_t head = std::int64_t{part.first_batch} * problem_.kv_heads + part.first_head / group(),
@@ -222,7 +259,7 @@ class StepWriter {
 
     // Adds pairs of launches, of which the first stores dS and the second multiplies it: one pair for each pass.
     void launch_pairs(Launch key_launch, Launch query_launch) {
-        const StoredDs &stored = result_.stored->layout;
+        const StoredDs &stored = result_.stored.front().layout;
         const Destination first = key_launch.destination;
         for (int pass = 0; pass < stored.turns.passes; ++pass) {
             key_launch.destination = stored.destination(first, pass);
@@ -235,7 +272,7 @@ class StepWriter {
     // Adds a launch of the one kernel that stores and multiplies dS. Other ranks wait for the gradients of their keys.
     // So the last launch over their keys leaves the rest of dQ to a further launch.
     void launch_all_storing_ds(const Launch &key_launch, Destination query_destination, bool is_last) {
-        const StoredTurns &turns = result_.stored->layout.turns;
+        const StoredTurns &turns = result_.stored.front().layout.turns;
         BackwardStep step{BackwardAction::find_gradients, Side::keys,        key_launch,
                           Gradients::all_storing_d_s,     query_destination, turns.all()};
         if (has_other_keys(scope_) && is_last) {

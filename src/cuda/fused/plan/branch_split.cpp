@@ -132,20 +132,6 @@ std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedG
     return result;
 }
 
-// Returns parts of whole heads that fit into `room` bytes, or none if a head does not fit.
-std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room) {
-    const auto rows = static_cast<std::size_t>(partial_rows_of(all.rows, all.stride));
-    const std::size_t head_bytes = std::max<std::size_t>(rows * all.row_bytes, 1);
-    const auto max_heads = static_cast<std::int64_t>(room / head_bytes);
-    if (max_heads == 0)
-        return std::nullopt;
-    if (max_heads < all.heads)
-        return SplitParts{1, static_cast<int>(divide_up(all.heads, divide_up(all.heads, max_heads))), all.rows,
-                          all.stride};
-    return SplitParts{static_cast<int>(std::min<std::int64_t>(all.batches, max_heads / all.heads)), all.heads, all.rows,
-                      all.stride};
-}
-
 // Returns parts of the rows of a head that fit into `room` bytes. Their size is a multiple of the first of `multiples`
 // that fits. Returns none if no multiple fits.
 std::optional<SplitParts> rows_within(const SplitRows &all, std::size_t room,
@@ -166,6 +152,26 @@ std::int64_t count_parts(const SplitParts &parts, const SplitRows &all) {
 }
 
 } // namespace
+
+std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room) {
+    const auto rows = static_cast<std::size_t>(partial_rows_of(all.rows, all.stride));
+    const std::size_t head_bytes = std::max<std::size_t>(rows * all.row_bytes, 1);
+    const auto max_heads = static_cast<std::int64_t>(room / head_bytes);
+    if (max_heads == 0)
+        return std::nullopt;
+    if (max_heads < all.heads)
+        return SplitParts{1, static_cast<int>(divide_up(all.heads, divide_up(all.heads, max_heads))), all.rows,
+                          all.stride};
+    return SplitParts{static_cast<int>(std::min<std::int64_t>(all.batches, max_heads / all.heads)), all.heads, all.rows,
+                      all.stride};
+}
+
+double time_of_launches(const std::vector<PlannedGrid> &grids, const KernelShape &shape, int multiprocessors) {
+    double time = 0;
+    for (const PlannedGrid &planned : grids)
+        time += launch_time(multiprocessors, time_of_tiles(planned.tiles, shape));
+    return time;
+}
 
 // In a segment, the rows of a head that take part in a branch are one class modulo the dilation. So all such rows are
 // one class modulo a common divisor of three numbers: the dilations, the starts of the segments, and the distances

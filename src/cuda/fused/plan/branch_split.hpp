@@ -34,12 +34,18 @@ std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const Plan
 // which writes all rows. Returns none if they cannot be such a split.
 std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridResult what);
 
+// Returns the expected time of a launch of each grid, one after the other, in range rows (grid_time.hpp).
+double time_of_launches(const std::vector<PlannedGrid> &grids, const KernelShape &shape, int multiprocessors);
+
 // The rows of batch entries and heads that have partial results in a split grid.
 struct SplitRows {
     int batches, heads, rows; // `rows` are of each head
     int stride;               // among `stride` consecutive rows of a head at most one has a partial result
     std::size_t row_bytes;    // of the partial results of a row
 };
+
+// Returns parts of whole heads that fit into `room` bytes, or none if a head does not fit.
+std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room);
 
 // Branches split over several launches. Earlier launches write float32 partial sums, the last one adds them. A launch
 // may be cut into parts of the rows, to bound the memory.

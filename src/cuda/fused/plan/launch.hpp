@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The output of the fused engine's planner: launches, each with its part of a grid and the destination of its results.
 //
-// plan_forward() and plan_backward() take the first of these ways that is possible:
+// plan_forward() and plan_backward() take the first of these ways that is possible. Backward first tries stored dS of
+// several branches, in a launch for each (plan_storing_branches()); it must be faster than ways 1 and 3.
 //
 // 1. Split branches (branch_split.hpp): earlier launches leave partial results, and the last one adds them and writes
 //    the rows. The split must take less time than one grid, unless one grid cannot take the branches. A whole call
@@ -100,7 +101,8 @@ constexpr std::int64_t partial_rows_of(std::int64_t rows, int stride) {
 }
 
 // The part of the rows for which there are partial results at a time: several batch entries, some heads of one entry,
-// or some rows of a head. A split grid and several passes over stored dS (StoredDs) use it.
+// or some rows of a head. A split grid, several passes over stored dS (StoredDs) and several branches that store dS use
+// it. With SideGrids::summed, `rows` is the number of a head's rows that have partial results.
 struct SplitParts {
     int batches = 0, heads = 0, rows = 0; // `rows` are of each head
     int stride = 1;

@@ -42,20 +42,6 @@ void add_intervals(const PartialRows &left, const Window &shard, std::vector<Sum
     }
 }
 
-// Returns the rows of a side with these grids, of which there is at least one. The last grid finishes rows, the other
-// grids leave all of their rows.
-std::optional<SummedRows> rows_of(const std::vector<PlannedGrid> &grids, const Window &shard) {
-    std::vector<SummedInterval> intervals;
-    for (const PlannedGrid &planned : std::span(grids).first(grids.size() - 1))
-        for (const GridBranch &branch : branches_of(planned.tiles))
-            intervals.push_back(interval_of(branch, shard));
-    add_intervals(grids.back().tiles.rows_left_partial, shard, intervals);
-    SummedRows rows(std::move(intervals));
-    if (rows.count() >= shard.length || rows.intervals().size() > DeviceSummedRows::max_intervals)
-        return std::nullopt;
-    return rows;
-}
-
 // True if the launches may store dS. Then the workspace limit may demand several passes, which leave partial results of
 // all keys.
 bool may_store_ds(const std::vector<PlannedGrid> &keys) {
@@ -64,21 +50,33 @@ bool may_store_ds(const std::vector<PlannedGrid> &keys) {
 
 } // namespace
 
+std::optional<SummedRows> summed_rows(const std::vector<PlannedGrid> &grids, const Window &rows) {
+    std::vector<SummedInterval> intervals;
+    for (const PlannedGrid &planned : std::span(grids).first(grids.size() - 1))
+        for (const GridBranch &branch : branches_of(planned.tiles))
+            intervals.push_back(interval_of(branch, rows));
+    add_intervals(grids.back().tiles.rows_left_partial, rows, intervals);
+    SummedRows summed(std::move(intervals));
+    if (summed.count() >= rows.length || summed.intervals().size() > DeviceSummedRows::max_intervals)
+        return std::nullopt;
+    return summed;
+}
+
 ShardSums summed_rows(const Plan &shard, const ForwardPlan &own_keys) {
     const bool finishes = std::ranges::any_of(own_keys.steps, [](const ForwardStep &step) {
         return step.launch.destination == Destination::outputs_or_partial;
     });
     if (!finishes)
         return {};
-    return {rows_of(own_keys.grids, shard.problem().queries), {}};
+    return {summed_rows(own_keys.grids, shard.problem().queries), {}};
 }
 
 ShardSums summed_rows(const Plan &shard, const BackwardPlan &own_keys) {
     ShardSums sums;
     if (own_keys.queries.finishes)
-        sums.queries = rows_of(own_keys.queries.grids, shard.problem().queries);
+        sums.queries = summed_rows(own_keys.queries.grids, shard.problem().queries);
     if (own_keys.keys.finishes && !may_store_ds(own_keys.keys.grids))
-        sums.keys = rows_of(own_keys.keys.grids, shard.problem().keys);
+        sums.keys = summed_rows(own_keys.keys.grids, shard.problem().keys);
     return sums;
 }
 

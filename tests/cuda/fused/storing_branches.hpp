@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Problems of several branches, all of which store dS in kernels for compute capability 9.0: so little of a branch lies
+// in the segments of another one that computing it twice costs less than dS.
+#pragma once
+
+#include "support/problem.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace annulus::test {
+
+inline std::vector<std::pair<std::string, Problem>> problems_of_storing_branches() {
+    const Problem two = {.length = 15013,
+                         .heads = 6,
+                         .dim = 72,
+                         .branches = {{.segment = 300}, {.dilation = 16}},
+                         .dtype = ANNULUS_BFLOAT16};
+    Problem causal = two, batch = two, half = two, head_range = two, three = two;
+    causal.dim = 96;
+    causal.branches[1].dilation = 32;
+    causal.causal = true;
+    batch.batch = 2;
+    batch.length = 9001;
+    batch.heads = 4;
+    half.dim = 128;
+    half.dtype = ANNULUS_FLOAT16;
+    head_range.branches[1].first_head = 1;
+    head_range.branches[1].head_count = 4;
+    three.length = 65537;
+    three.heads = 4;
+    three.branches = {{.segment = 300}, {.segment = 16391, .dilation = 32}, {.dilation = 128}};
+    return {{"two", two},   {"causal", causal},         {"batch", batch},
+            {"half", half}, {"head_range", head_range}, {"three", three}};
+}
+
+} // namespace annulus::test
