@@ -17,8 +17,8 @@ constexpr std::int64_t room_beside_short_ring = 1, room_beside_long_ring = 4;
 constexpr std::size_t most_rounds_of_short_ring = 8;
 
 // If a rank has few rows, the rows of a round are few, too. Then there is room for this multiple of the rank's rows, up
-// to this number of bytes of K and V. So a slide of 70,001 tiles is gathered on up to 8 GPUs. By a ring, four H200s
-// reached an efficiency of 0.49 (doc/performance.md). Gathering on them was not measured.
+// to this number of bytes of K and V. So a slide of 70,001 tiles is gathered on up to 8 GPUs. On four H200s that takes
+// 0.92 times as long as a ring (doc/performance.md).
 constexpr std::int64_t room_beside_few_rows = 8, most_bytes_of_few_rows = std::int64_t{256} << 20;
 
 // Returns the exchange that `auto` selects for each sequence: `gather` as long as the slots that each rank receives for

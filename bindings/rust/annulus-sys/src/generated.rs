@@ -785,10 +785,10 @@ extern "C" {
     /// Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
     /// engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit; `fused` and `mma` do so with the
     /// sums of several launches where these may be in parts (doc/limits.md), and with a product that backward keeps instead
-    /// of computing it twice (one branch, D <= 128 and above 64, of `mma` above 48: by default in up to 1.5 GiB, of `mma`
-    /// 1.25, with less memory in smaller parts or not at all); `auto` leaves to the next engine what one would need more
-    /// for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much
-    /// its engine needs. Since 1.0.
+    /// of computing it twice (one branch, of `fused` also several that share few pairs, D <= 128 and above 64, of `mma`
+    /// above 48: by default in up to 1.5 GiB, of `mma` 1.25, with less memory in smaller parts or not at all); `auto` leaves
+    /// to the next engine what one would need more for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and
+    /// annulus_last_error_bytes() says how much its engine needs. Since 1.0.
     pub fn annulus_config_set_workspace_limit(config: *mut annulus_config, bytes: u64) -> annulus_status;
 
     /// The upper bound for the workspace of a call, 0 for the engine's own choice, in \*bytes. Since 1.0.
