@@ -106,29 +106,34 @@ std::optional<BackwardPlan> plan_in_parts(const Plan &plan, const SideSplits &sp
     return plan_within<BackwardPlan>(limit, backward_bytes(plan, without_partial), plan_parts);
 }
 
-// Plans a whole call, or the executable for the own keys, with split branches of one or both sides. `whole` is its plan
-// without splits. Returns none if no side can be split, or if `whole` is better.
-std::optional<BackwardPlan> plan_split(const Plan &plan, KeyScope scope, const BackwardShapes &shapes,
-                                       int multiprocessors, std::uint64_t limit, const BackwardPlan &whole) {
-    const bool is_whole = scope == KeyScope::all_keys;
-    if (!may_split(plan, scope))
-        return std::nullopt;
+// Splits the branches of each side of `whole`, the plan without splits, if that saves time.
+SideSplits split_sides(const Plan &plan, KeyScope scope, const BackwardShapes &shapes, int multiprocessors,
+                       const BackwardPlan &whole) {
     SideSplits splits;
+    if (!may_split(plan, scope))
+        return splits;
     for (const Side which : {Side::queries, Side::keys})
         if (may_write_rows(plan.problem(), which))
             if (std::optional<BranchSplit> split =
                     split_branches(whole.side_grids(which).grids, plan, grids_of(which), shape_of(shapes, which),
                                    multiprocessors, max_grids(scope)))
                 splits.emplace(which, *std::move(split));
+    return splits;
+}
+
+// Plans a whole call, or the executable for the own keys, with split branches of one or both sides. `whole` is its plan
+// without splits. Returns none if there is no split, or if `whole` is better.
+std::optional<BackwardPlan> plan_split(const Plan &plan, KeyScope scope, const SideSplits &splits,
+                                       const BackwardShapes &shapes, std::uint64_t limit, const BackwardPlan &whole) {
     if (splits.empty())
         return std::nullopt;
-    if (is_whole)
+    if (scope == KeyScope::all_keys)
         return plan_in_parts(plan, splits, shapes, limit, whole);
     BackwardPlan result = whole;
-    for (auto &[which, split] : splits) {
+    for (const auto &[which, split] : splits) {
         SideGrids &side = result.side_grids(which);
         side.is_split = side.finishes = true;
-        side.grids = std::move(split.grids);
+        side.grids = split.grids;
     }
     write_steps(plan, scope, shapes, result);
     return result;
@@ -184,14 +189,14 @@ std::optional<std::vector<PlannedGrid>> grids_of_branches(const Plan &plan, cons
     return as_split(grids, grids_of(side));
 }
 
-// Returns the least time of a whole call in range rows, if no dS is stored.
-double time_without_ds(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, const BackwardPlan &whole) {
+// Returns the time of the launches of both sides in range rows, if no dS is stored.
+double time_without_ds(const BackwardPlan &whole, const SideSplits &splits, const BackwardShapes &shapes,
+                       int multiprocessors) {
     double time = 0;
     for (const Side which : {Side::queries, Side::keys}) {
-        const std::vector<PlannedGrid> &grids = whole.side_grids(which).grids;
-        const KernelShape &shape = shape_of(shapes, which);
-        const std::optional<BranchSplit> split = split_branches(grids, plan, grids_of(which), shape, multiprocessors);
-        time += time_of_launches(split ? split->grids : grids, shape, multiprocessors);
+        const auto split = splits.find(which);
+        time += time_of_launches(split == splits.end() ? whole.side_grids(which).grids : split->second.grids,
+                                 shape_of(shapes, which), multiprocessors);
     }
     return time;
 }
@@ -219,9 +224,10 @@ double time_of_storing_branches(const BackwardPlan &storing, const BackwardShape
 // Plans a whole call, or the executable for the own keys, of several branches in which each branch stores dS. It adds
 // its results to partial results of the branches before. A key and a query that several branches share are visited once
 // for each. `whole` is the plan without stored dS. Returns none if a branch cannot store dS, if dS and the partial
-// results do not fit, or if storing dS would not be faster.
-std::optional<BackwardPlan> plan_storing_branches(const Plan &plan, KeyScope scope, const BackwardShapes &shapes,
-                                                  int multiprocessors, std::uint64_t limit, const BackwardPlan &whole) {
+// results do not fit, or if storing dS would not be faster than `whole` with `splits`.
+std::optional<BackwardPlan> plan_storing_branches(const Plan &plan, KeyScope scope, const SideSplits &splits,
+                                                  const BackwardShapes &shapes, int multiprocessors,
+                                                  std::uint64_t limit, const BackwardPlan &whole) {
     const Problem &problem = plan.problem();
     const bool is_whole = scope == KeyScope::all_keys;
     if (shapes.storing != StoringKernels::one || !may_split(plan, scope) || plan.has_global_positions() ||
@@ -262,7 +268,7 @@ std::optional<BackwardPlan> plan_storing_branches(const Plan &plan, KeyScope sco
         room -= static_cast<std::size_t>(parts->all_rows()) * rows.row_bytes;
     }
     if (time_of_storing_branches(result, shapes, multiprocessors, part_count) >
-        (1 - tuning::min_gain) * time_without_ds(plan, shapes, multiprocessors, whole))
+        (1 - tuning::min_gain) * time_without_ds(whole, splits, shapes, multiprocessors))
         return std::nullopt;
     for (std::size_t i = 0; i < result.keys.grids.size(); ++i) {
         std::optional<StoredDsParts> stored = plan_stored_ds(
@@ -321,9 +327,11 @@ BackwardPlan plan_backward(const Plan &plan, KeyScope scope, BackwardGrids grids
     BackwardPlan whole = plan_grids(plan, scope, std::move(grids), shapes, false);
     if (are_over_sequences(whole.keys.grids))
         return whole;
-    std::optional<BackwardPlan> better = plan_storing_branches(plan, scope, shapes, multiprocessors, limit, whole);
+    const SideSplits splits = split_sides(plan, scope, shapes, multiprocessors, whole);
+    std::optional<BackwardPlan> better =
+        plan_storing_branches(plan, scope, splits, shapes, multiprocessors, limit, whole);
     if (!better)
-        better = plan_split(plan, scope, shapes, multiprocessors, limit, whole);
+        better = plan_split(plan, scope, splits, shapes, limit, whole);
     if (!better)
         better = plan_storing_ds(plan, scope, shapes, multiprocessors, limit, whole);
     return better ? *std::move(better) : plan_one_by_one(plan, scope, shapes, multiprocessors, limit, whole);
