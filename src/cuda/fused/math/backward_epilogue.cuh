@@ -85,14 +85,12 @@ class BackwardEpilogue {
     }
 
     // Adds the partial results of the rows that have them.
-    __device__ __forceinline__ void add_partial(float (&x)[count], float *partial) const {
+    __device__ __forceinline__ void add_partial(float (&x)[count], const float *partial) const {
         const int2 both = partial_rows_.both();
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const std::int64_t row = r == 0 ? both.x : both.y;
-            if (destinations_.reads_partial(r) && row != no_row)
-                add_partial_row<count>(x, r, 1, 1, partial + row * work_.head_dim, work_.head_dim);
-        }
+        const auto row_of = [&](int r, std::int64_t row) {
+            return destinations_.reads_partial(r) && row != no_row ? partial + row * work_.head_dim : nullptr;
+        };
+        add_partial_rows<count>(x, {1, 1}, {1, 1}, {row_of(0, both.x), row_of(1, both.y)}, work_.head_dim);
     }
 
     __device__ __forceinline__ void add_to_partial(int head, const float (&x)[count], float *partial) const {

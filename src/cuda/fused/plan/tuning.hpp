@@ -88,17 +88,17 @@ inline constexpr int slice_key_blocks = 64;
 inline constexpr std::int64_t groups_until_read = 2;
 // Least number of tiles in memory for each CTA. Not recorded.
 inline constexpr int min_tiles_of_cta = 3;
-// Several branches store dS, each in a launch of its own. The next three constants were chosen by 32 problems of two to
+// Several branches store dS, each in a launch of its own. The next three constants were chosen by 15 problems of two to
 // six branches at D = 128 on one H200 (`annulus bench --device cuda --repeats 3 --dtype bfloat16 --head-dim 128`). By
-// them 21 problems store dS, which makes each 1.04 to 1.37 times as fast. Of the other 11, three would be 1.02 to 1.14
-// times as fast if they stored dS, and eight would not be faster (doc/notes/backward.md).
+// them, nine of the 15 store dS, which makes each 1.05 to 1.21 times as fast. The other six would be 0.73 to 0.98 times
+// as fast (doc/notes/backward.md).
 
 // Time of the tiles, as a fraction of the time of two kernels that compute dS twice.
-inline constexpr double storing_time = 0.84;
+inline constexpr double storing_time = 0.82;
 // Time of a launch beside its tiles, in range rows.
 inline constexpr double storing_launch_rows = 5000;
 // Time of the partial results of a row (dQ, dK and dV, written and read), in range rows of one multiprocessor.
-inline constexpr double partial_row_rows = 14;
+inline constexpr double partial_row_rows = 6;
 
 // Two kernels store and multiply dS: times of the second one for an image, in the time of a product of the first. With
 // a multiprocessor for each tile it takes stored_product_time + stored_image_columns / D. All of a GPU's
