@@ -90,7 +90,7 @@ class BackwardEpilogue {
         const auto row_of = [&](int r, std::int64_t row) {
             return destinations_.reads_partial(r) && row != no_row ? partial + row * work_.head_dim : nullptr;
         };
-        add_partial_rows<count>(x, {1, 1}, {1, 1}, {row_of(0, both.x), row_of(1, both.y)}, work_.head_dim);
+        add_partial_rows<count>(x, {row_of(0, both.x), row_of(1, both.y)}, work_.head_dim);
     }
 
     __device__ __forceinline__ void add_to_partial(int head, const float (&x)[count], float *partial) const {

@@ -123,8 +123,6 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class Thr
                                                 const RowsOfStrip<Thread> &partial_rows, float (&o)[count],
                                                 float (&top)[2], float (&sum)[2]) const {
         const int2 both = partial_rows.both();
-        const float *partial[2] = {nullptr, nullptr};
-        float factor[2] = {1, 1}, factor_before[2] = {0, 0};
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int partial_row = r == 0 ? both.x : both.y;
@@ -139,12 +137,11 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class Thr
                 continue;
             }
             top[r] = fmaxf(before.x, own);
-            factor[r] = exp2f(own - top[r]);
-            factor_before[r] = exp2f(before.x - top[r]);
-            sum[r] = sum[r] * factor[r] + before.y * factor_before[r];
-            partial[r] = work_.partial_o + index * work_.head_dim;
+            const float factor = exp2f(own - top[r]), factor_before = exp2f(before.x - top[r]);
+            sum[r] = sum[r] * factor + before.y * factor_before;
+            add_partial_row<count>(o, r, factor, factor_before, work_.partial_o + index * work_.head_dim,
+                                   work_.head_dim);
         }
-        add_partial_rows<count>(o, factor, factor_before, partial, work_.head_dim);
     }
 
     // Stores O and (m, l), or adds them to the partial results of other keys: with M the larger m, 2^(m - M) O + 2^(m'

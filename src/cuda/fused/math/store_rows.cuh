@@ -45,13 +45,22 @@ __device__ __forceinline__ void for_each_pair(float *partial, int columns, bool 
     }
 }
 
-// Multiplies each of the thread's two rows by its factor, and adds its partial factor times its partial results. A row
-// whose `partial` is null stays as it is. Up to eight pairs of columns of both rows are read at the same time. The
-// reads are volatile, since the compiler would otherwise read all pairs at once, for which there are no registers.
+// Multiplies row r of the thread's two rows by `factor`, and adds `partial_factor` times `partial` to it.
 template <int count>
-__device__ __forceinline__ void add_partial_rows(float (&x)[count], const float (&factor)[2],
-                                                 const float (&partial_factor)[2], const float *const (&partial)[2],
-                                                 int columns) {
+__device__ __forceinline__ void add_partial_row(float (&x)[count], int r, float factor, float partial_factor,
+                                                float *partial, int columns) {
+    for_each_pair<count / 4>(partial, columns, true, [&](int i, const float2 &two) {
+        float *const own = x + 4 * i + 2 * r;
+        own[0] = fmaf(own[0], factor, two.x * partial_factor);
+        own[1] = fmaf(own[1], factor, two.y * partial_factor);
+    });
+}
+
+// Adds partial results to the thread's two rows. A row whose `partial` is null stays as it is. Up to eight pairs of
+// columns of both rows are read at the same time. The reads are volatile, since the compiler would otherwise read all
+// pairs at once, for which there are no registers.
+template <int count>
+__device__ __forceinline__ void add_partial_rows(float (&x)[count], const float *const (&partial)[2], int columns) {
     constexpr int pairs = count / 4, at_once = pairs < 8 ? pairs : 8;
 #pragma unroll
     for (int first = 0; first < pairs; first += at_once) {
@@ -73,9 +82,8 @@ __device__ __forceinline__ void add_partial_rows(float (&x)[count], const float 
 #pragma unroll
             for (int r = 0; r < 2; ++r)
                 if (first + i < pairs && partial[r]) {
-                    float *const own = x + 4 * (first + i) + 2 * r;
-                    own[0] = fmaf(own[0], factor[r], pair[i][r].x * partial_factor[r]);
-                    own[1] = fmaf(own[1], factor[r], pair[i][r].y * partial_factor[r]);
+                    x[4 * (first + i) + 2 * r] += pair[i][r].x;
+                    x[4 * (first + i) + 2 * r + 1] += pair[i][r].y;
                 }
     }
 }
