@@ -614,6 +614,10 @@ BackwardPlan backward_of(const Plan &plan, KeyScope scope, std::uint64_t limit, 
     return plan_backward(plan, scope, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
 }
 
+BackwardPlan backward_of(const Problem &problem, std::uint64_t limit) {
+    return backward_of(Plan(pattern_of(problem), plan_problem_of(problem)), KeyScope::all_keys, limit);
+}
+
 // Branches store dS if little of each lies in the segments of another one. LongNet's branches share half of their
 // pairs, or a quarter.
 TEST(StoredDs, OfSeveralBranches) {
@@ -643,10 +647,18 @@ TEST(StoredDs, OfSeveralBranches) {
                      .branches = {{.segment = 2048}, {.segment = 16384, .dilation = 8}},
                      .dtype = ANNULUS_BFLOAT16};
     EXPECT_EQ(branches_storing(large), 2U);
-    EXPECT_EQ(branches_storing(large, 300 << 20), 2U); // some heads at a time
+    EXPECT_EQ(branches_storing(large, 300 << 20), 2U);
+    EXPECT_EQ(backward_of(large, 300 << 20).keys.parts->heads, 8);
     large.length = 1000003;
-    large.branches = {{.segment = 4096}, {.dilation = 64}}; // slices of the keys
+    large.branches = {{.segment = 4096}, {.dilation = 64}};
     EXPECT_EQ(branches_storing(large), 2U);
+    EXPECT_EQ(backward_of(large, 0).stored.front().layout.slices, 4);
+    for (const LimitedStoring &limited : problems_of_limited_storing()) {
+        EXPECT_EQ(branches_storing(limited.problem, limited.limit), 2U);
+        const BackwardPlan backward = backward_of(limited.problem, limited.limit);
+        EXPECT_EQ(backward.keys.parts->heads, limited.heads_of_part);
+        EXPECT_EQ(backward.stored.front().layout.slices > 1, limited.has_slices);
+    }
     for (const int ratio : {2, 4}) {
         large.length = 262144;
         large.branches.clear();

@@ -134,6 +134,37 @@ TEST_P(RandomShardSums, HaveAPlaceForEachPartialRow) {
 
 INSTANTIATE_TEST_SUITE_P(Many, RandomShardSums, testing::Range(0, 200));
 
+// Two branches may store dS, if the workspace limit has room for it. At some limits more memory does not do: slices of
+// keys then have more cells, and too few groups.
+TEST(ShardSums, OfBranchesThatStoreDsAreTheSameForAnyLimit) {
+    const Problem problem = {.length = 380364,
+                             .heads = 2,
+                             .dim = 72,
+                             .branches = {{.segment = 6301}, {.segment = 93541, .dilation = 10}},
+                             .dtype = ANNULUS_BFLOAT16};
+    for (const std::int64_t start : {0, 190182}) {
+        const Plan plan = plan_of(problem, {start, 190182});
+        const BackwardPlan whole = backward_of(plan);
+        const ShardSums wanted = summed_rows(plan, whole);
+        ASSERT_TRUE(wanted.queries && wanted.keys);
+        EXPECT_TRUE(whole.branches_store_ds());
+        int storing = 0, computing_twice = 0;
+        for (std::uint64_t mib = 1; mib < 700; mib += mib < 480 ? 20 : 1) {
+            const BackwardPlan backward = backward_of(plan, mib << 20);
+            ++(backward.branches_store_ds() ? storing : computing_twice);
+            const ShardSums found = summed_rows(plan, backward);
+            ASSERT_TRUE(found.queries && found.keys);
+            for (const auto &[own, same] :
+                 {std::pair(&*found.queries, &*wanted.queries), {&*found.keys, &*wanted.keys}}) {
+                EXPECT_EQ(own->count(), same->count()) << mib << " MiB";
+                EXPECT_EQ(own->intervals().size(), same->intervals().size()) << mib << " MiB";
+            }
+            EXPECT_TRUE(backward.queries.finishes && backward.keys.finishes);
+        }
+        EXPECT_TRUE(storing > 0 && computing_twice > 0);
+    }
+}
+
 struct Counted {
     std::vector<BranchSpec> branches;
     bool causal;

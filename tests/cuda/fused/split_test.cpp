@@ -257,6 +257,17 @@ TEST(StoringBranches, AgreeWithCpuInLessWorkspace) {
     expect_agreement_with_cpu(problem, inputs, run(problem, inputs, options));
 }
 
+// Some heads at a time, of which the last part has fewer; slices of the keys.
+TEST(StoringBranches, AgreeWithCpuInParts) {
+    for (const LimitedStoring &limited : problems_of_limited_storing()) {
+        SCOPED_TRACE(testing::Message() << limited.problem);
+        const Inputs inputs = random_inputs(limited.problem, 1);
+        RunOptions options = subject();
+        options.workspace_limit = limited.limit;
+        expect_agreement_with_cpu(limited.problem, inputs, run(limited.problem, inputs, options));
+    }
+}
+
 // A rank's own keys are stored, and the keys of the other rank are not. The border cuts a segment of each branch.
 TEST(StoringBranches, OfRanksAgreeWithOne) {
     for (const auto &[name, problem] : problems_of_storing_branches()) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Problems of several branches, all of which store dS in kernels for compute capability 9.0: so little of a branch lies
-// in the segments of another one that computing it twice costs less than dS.
+// Problems of several branches, all of which store dS in kernels for compute capability 9.0. Few of their pairs are in
+// several branches. Visiting these pairs once for each branch takes less time than computing dS twice.
 #pragma once
 
 #include "support/problem.hpp"
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,28 @@ inline std::vector<std::pair<std::string, Problem>> problems_of_storing_branches
     three.branches = {{.segment = 300}, {.segment = 16391, .dilation = 32}, {.dilation = 128}};
     return {{"two", two},   {"causal", causal},         {"batch", batch},
             {"half", half}, {"head_range", head_range}, {"three", three}};
+}
+
+// The same with a workspace limit in bytes, by which parts have `heads_of_part` heads on 132 multiprocessors, and the
+// more dilated branch may have slices of its keys (StoredDs).
+struct LimitedStoring {
+    Problem problem;
+    std::uint64_t limit;
+    int heads_of_part;
+    bool has_slices;
+};
+
+inline std::vector<LimitedStoring> problems_of_limited_storing() {
+    Problem heads = {.length = 31155,
+                     .heads = 23,
+                     .dim = 72,
+                     .branches = {{.segment = 129}, {.dilation = 31}},
+                     .dtype = ANNULUS_BFLOAT16};
+    Problem slices = heads;
+    slices.length = 57082;
+    slices.heads = 6;
+    slices.branches = {{.segment = 203}, {.dilation = 13}};
+    return {{heads, 45102912, 12, false}, {slices, 251730675, 6, true}};
 }
 
 } // namespace annulus::test

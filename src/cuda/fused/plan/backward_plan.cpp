@@ -221,10 +221,14 @@ double time_of_storing_branches(const BackwardPlan &storing, const BackwardShape
     return time;
 }
 
-// Plans a whole call, or the executable for the own keys, of several branches in which each branch stores dS. It adds
-// its results to partial results of the branches before. A key and a query that several branches share are visited once
-// for each. `whole` is the plan without stored dS. Returns none if a branch cannot store dS, if dS and the partial
-// results do not fit, or if storing dS would not be faster than `whole` with `splits`.
+// Plans a whole call, or the executable for the own keys, of several branches in which each branch stores dS. All
+// branches but the last leave partial results, which the last one adds to its own results. A key and a query that
+// several branches share are visited once for each. `whole` is the plan without stored dS. Returns none if a branch
+// cannot store dS, or if storing dS would not be faster than `whole` with `splits`.
+//
+// If dS and the partial results do not fit, a whole call has no such plan. If the workspace limit has no room for dS,
+// the executable for the own keys computes dS twice over the same grids: which rows have partial results must not
+// depend on the limit (summed_rows of engine.hpp).
 std::optional<BackwardPlan> plan_storing_branches(const Plan &plan, KeyScope scope, const SideSplits &splits,
                                                   const BackwardShapes &shapes, int multiprocessors,
                                                   std::uint64_t limit, const BackwardPlan &whole) {
@@ -244,21 +248,23 @@ std::optional<BackwardPlan> plan_storing_branches(const Plan &plan, KeyScope sco
         side.grids = *std::move(grids);
         side.has_own_partial = false;
         if (is_whole)
-            side.summed = summed_rows(side.grids, problem.queries);
+            side.summed = summed_rows_of_grids(side.grids, problem.queries);
         else
             side.is_split = side.finishes = true;
     }
-    if (result.queries.summed.has_value() != result.keys.summed.has_value())
+    const auto rows_with_partial = [&](const SideGrids &side) {
+        return side.summed ? side.summed->count() : problem.queries.length;
+    };
+    if (rows_with_partial(result.queries) != rows_with_partial(result.keys))
         return std::nullopt;
     std::size_t room = limit == 0 ? tuning::usual_room_for_ds : room_within(limit, backward_bytes(plan, result));
-    Problem part = problem; // what a launch of each branch finds
+    Problem part = problem; // the batch entries and heads that have partial results at a time
     std::int64_t part_count = 1;
     if (is_whole) {
-        const std::int64_t partial_rows =
-            result.queries.summed ? result.queries.summed->count() : problem.queries.length;
-        const SplitRows rows{static_cast<int>(problem.batch), problem.heads, static_cast<int>(partial_rows), 1,
+        const SplitRows rows{static_cast<int>(problem.batch), problem.heads,
+                             static_cast<int>(rows_with_partial(result.queries)), 1,
                              3 * problem.head_dim * sizeof(float)}; // dQ, dK and dV
-        const std::optional<SplitParts> parts = heads_within(rows, room / 2);
+        const std::optional<SplitParts> parts = heads_within(rows, room / tuning::partial_share);
         if (!parts)
             return std::nullopt;
         result.queries.parts = result.keys.parts = parts;
@@ -270,17 +276,27 @@ std::optional<BackwardPlan> plan_storing_branches(const Plan &plan, KeyScope sco
     if (time_of_storing_branches(result, shapes, multiprocessors, part_count) >
         (1 - tuning::min_gain) * time_without_ds(whole, splits, shapes, multiprocessors))
         return std::nullopt;
-    for (std::size_t i = 0; i < result.keys.grids.size(); ++i) {
-        std::optional<StoredDsParts> stored = plan_stored_ds(
-            part, scope, {result.queries.grids[i]}, {result.keys.grids[i]}, true, shapes, multiprocessors, room);
-        if (!stored || stored->layout.turns.passes > 1)
-            return std::nullopt;
-        result.stored.push_back(*std::move(stored));
-    }
-    write_steps(plan, scope, shapes, result);
-    if (!is_within_limit(limit, backward_bytes(plan, result)))
+    // Returns how each grid stores dS in `bytes` bytes, or nothing if dS of some grid does not fit.
+    const auto plan_stored = [&](std::size_t bytes) {
+        std::vector<StoredDsParts> all;
+        for (std::size_t i = 0; i < result.keys.grids.size(); ++i) {
+            std::optional<StoredDsParts> own = plan_stored_ds(
+                part, scope, {result.queries.grids[i]}, {result.keys.grids[i]}, true, shapes, multiprocessors, bytes);
+            if (!own || own->layout.turns.passes > 1)
+                return std::vector<StoredDsParts>{};
+            all.push_back(*std::move(own));
+        }
+        return all;
+    };
+    if (!is_whole && plan_stored(tuning::usual_room_for_ds).empty())
         return std::nullopt;
-    return result;
+    result.stored = plan_stored(room);
+    write_steps(plan, scope, shapes, result);
+    if (result.stores_ds() && !is_within_limit(limit, backward_bytes(plan, result))) {
+        result.stored.clear();
+        write_steps(plan, scope, shapes, result);
+    }
+    return result.stores_ds() || !is_whole ? std::optional(std::move(result)) : std::nullopt;
 }
 
 // Plans the grids of `whole` one after the other, and divides their ranges (range_parts.hpp). If that exceeds the

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The output of the fused engine's planner: launches, each with its part of a grid and the destination of its results.
 //
-// plan_forward() and plan_backward() take the first of these ways that is possible. Backward first tries stored dS of
-// several branches, in a launch for each (plan_storing_branches()); it must be faster than ways 1 and 3.
+// plan_forward() and plan_backward() take the first of these ways that is possible. Before them, backward tries to
+// store dS of several branches, each in launches of its own (plan_storing_branches()). Storing must be faster than ways
+// 1 and 3.
 //
 // 1. Split branches (branch_split.hpp): earlier launches leave partial results, and the last one adds them and writes
 //    the rows. The split must take less time than one grid, unless one grid cannot take the branches. A whole call

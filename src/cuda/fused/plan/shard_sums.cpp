@@ -50,7 +50,7 @@ bool may_store_ds(const std::vector<PlannedGrid> &keys) {
 
 } // namespace
 
-std::optional<SummedRows> summed_rows(const std::vector<PlannedGrid> &grids, const Window &rows) {
+std::optional<SummedRows> summed_rows_of_grids(const std::vector<PlannedGrid> &grids, const Window &rows) {
     std::vector<SummedInterval> intervals;
     for (const PlannedGrid &planned : std::span(grids).first(grids.size() - 1))
         for (const GridBranch &branch : branches_of(planned.tiles))
@@ -68,15 +68,15 @@ ShardSums summed_rows(const Plan &shard, const ForwardPlan &own_keys) {
     });
     if (!finishes)
         return {};
-    return {summed_rows(own_keys.grids, shard.problem().queries), {}};
+    return {summed_rows_of_grids(own_keys.grids, shard.problem().queries), {}};
 }
 
 ShardSums summed_rows(const Plan &shard, const BackwardPlan &own_keys) {
     ShardSums sums;
     if (own_keys.queries.finishes)
-        sums.queries = summed_rows(own_keys.queries.grids, shard.problem().queries);
+        sums.queries = summed_rows_of_grids(own_keys.queries.grids, shard.problem().queries);
     if (own_keys.keys.finishes && !may_store_ds(own_keys.keys.grids))
-        sums.keys = summed_rows(own_keys.keys.grids, shard.problem().keys);
+        sums.keys = summed_rows_of_grids(own_keys.keys.grids, shard.problem().keys);
     return sums;
 }
 

@@ -15,7 +15,7 @@ namespace annulus {
 
 // Returns the rows of a side whose last grid finishes rows, and whose other grids leave all of their rows. Returns none
 // if these are all rows of the window, or if there are too many intervals.
-std::optional<SummedRows> summed_rows(const std::vector<PlannedGrid> &grids, const Window &rows);
+std::optional<SummedRows> summed_rows_of_grids(const std::vector<PlannedGrid> &grids, const Window &rows);
 
 // Return the rows for the launches over a shard's own keys. A side has partial results of all rows if its launches do
 // not finish rows, or if fewer rows would save nothing.

@@ -93,6 +93,8 @@ inline constexpr int min_tiles_of_cta = 3;
 // them, nine of the 15 store dS, which makes each 1.05 to 1.21 times as fast. The other six would be 0.73 to 0.98 times
 // as fast (doc/notes/backward.md).
 
+// One part in `partial_share` of the memory for dS is for partial results. Not measured.
+inline constexpr std::size_t partial_share = 2;
 // Time of the tiles, as a fraction of the time of two kernels that compute dS twice.
 inline constexpr double storing_time = 0.82;
 // Time of a launch beside its tiles, in range rows.

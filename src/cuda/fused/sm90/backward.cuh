@@ -16,10 +16,10 @@
 //     d_q_or_k = scale dS range q_or_k,   d_v = P range v_or_d_o (for row blocks of keys)
 //
 // P and dS stay in registers, where they are operands of the last products. Both kernels compute S and dP. That is the
-// price of sums that no two CTAs share at a time, so that every call gives the same bits. For plans of one branch with
-// 64 < D <= 128 (stored_ds_plan.hpp says which), the kernel of keys also stores dS in memory. Between its tiles of keys
-// it takes tiles of queries, for which it multiplies dS with K. stored_turns.hpp says in which order; stored_copies.cuh
-// and stored_product.cuh do it.
+// price of sums that no two CTAs share at a time, so that every call gives the same bits. In launches over one branch
+// with 64 < D <= 128 (stored_ds_plan.hpp says which), the kernel of keys also stores dS in memory. Between its tiles of
+// keys it takes tiles of queries, for which it multiplies dS with K. stored_turns.hpp says in which order;
+// stored_copies.cuh and stored_product.cuh do it.
 //
 // Grid and tiles are as in forward.cuh. A block of a range is a KV block for dQ, and a Q block for dK and dV.
 //
