@@ -252,7 +252,7 @@ class ProgressTest(ProgramTest):
     def test_bar_moves_within_a_case(self):
         """A benchmark of one case has several calls."""
         shown = self.shown_on_a_terminal(0, arguments=[
-            "bench", "--tokens", "16384", "--heads", "1", "--head-dim", "8", "--dtype", "float64", "--repeats", "2",
+            "bench", "--tokens", "16384", "--heads", "1", "--head-dim", "8", "--dtype", "float64", "--repeats", "4",
             *self.ARGUMENTS])
         shares = list(map(int, re.findall(rb"\] (\d+)% ", shown)))
         self.assertGreater(len(set(shares)), 2)
