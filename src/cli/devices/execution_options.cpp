@@ -65,7 +65,7 @@ void ExecutionOptions::add_to(Command &command) {
         .text("--exchange", exchange,
               "How ranks send rows of K and V: in a ring, or gathered at once, which is faster and holds more of "
               "them at a time; auto, the default, gathers if they take no more memory than a rank's own rows, or than "
-              "four times these if the ring would have more than 8 rounds, or at most eight times these and 256 MiB")
+              "four times these if the ring would have more than 8 rounds, or, up to 256 MiB, than eight times these")
         .one_of(exchange_names())
         .value("NAME")
         .group(group);

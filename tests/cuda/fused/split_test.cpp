@@ -237,7 +237,15 @@ TEST(SumsOfRanks, AreOfFewRows) {
 //
 // StoredDs.OfSeveralBranches checks that they do.
 
-TEST(StoringBranches, AgreeWithCpu) {
+class StoringBranches : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (subject().engine != ANNULUS_ENGINE_FUSED)
+            GTEST_SKIP() << "only `fused` stores dS of several branches";
+    }
+};
+
+TEST_F(StoringBranches, AgreeWithCpu) {
     for (const auto &[name, problem] : problems_of_storing_branches()) {
         SCOPED_TRACE(name);
         const Inputs inputs = random_inputs(problem, 1);
@@ -249,7 +257,7 @@ TEST(StoringBranches, AgreeWithCpu) {
 }
 
 // With half of the workspace dS is computed twice.
-TEST(StoringBranches, AgreeWithCpuInLessWorkspace) {
+TEST_F(StoringBranches, AgreeWithCpuInLessWorkspace) {
     const Problem problem = problems_of_storing_branches().front().second;
     const Inputs inputs = random_inputs(problem, 1);
     RunOptions options = subject();
@@ -258,7 +266,7 @@ TEST(StoringBranches, AgreeWithCpuInLessWorkspace) {
 }
 
 // Some heads at a time, of which the last part has fewer; slices of the keys.
-TEST(StoringBranches, AgreeWithCpuInParts) {
+TEST_F(StoringBranches, AgreeWithCpuInParts) {
     for (const LimitedStoring &limited : problems_of_limited_storing()) {
         SCOPED_TRACE(testing::Message() << limited.problem);
         const Inputs inputs = random_inputs(limited.problem, 1);
@@ -269,7 +277,7 @@ TEST(StoringBranches, AgreeWithCpuInParts) {
 }
 
 // A rank's own keys are stored, and the keys of the other rank are not. The border cuts a segment of each branch.
-TEST(StoringBranches, OfRanksAgreeWithOne) {
+TEST_F(StoringBranches, OfRanksAgreeWithOne) {
     for (const auto &[name, problem] : problems_of_storing_branches()) {
         if (problem.branches.size() > 2 || problem.batch > 1)
             continue;
@@ -413,7 +421,7 @@ TEST_P(Split, NonfiniteRowsReachWhatTheyReachOnCpu) {
     expect_nonfinite_reach(problem_, inputs_);
 }
 
-TEST(StoringBranches, NonfiniteRowsReachWhatTheyReachOnCpu) {
+TEST_F(StoringBranches, NonfiniteRowsReachWhatTheyReachOnCpu) {
     for (const auto &[name, problem] : problems_of_storing_branches())
         if (name == "two" || name == "causal") {
             SCOPED_TRACE(name);

@@ -109,7 +109,7 @@ pub struct Exchange(pub(crate) sys::annulus_exchange);
 
 impl Exchange {
     /// Gather if no rank receives rows of more memory than K and V of the rank with most rows, or than four times that
-    /// if the ring has more than 8 hops, or than eight times that and 256 MiB; else ring.
+    /// if the ring has more than 8 hops, or, up to 256 MiB, than eight times that; else ring.
     pub const AUTO: Exchange = Exchange(sys::ANNULUS_EXCHANGE_AUTO);
     /// In up to shards − 1 hops: for each shard of a sequence memory for the rows of two other shards.
     pub const RING: Exchange = Exchange(sys::ANNULUS_EXCHANGE_RING);

@@ -58,7 +58,8 @@ __device__ __forceinline__ void add_partial_row(float (&x)[count], int r, float 
 
 // Adds partial results to the thread's two rows. A row whose `partial` is null stays as it is. Up to eight pairs of
 // columns of both rows are read at the same time. The reads are volatile, since the compiler would otherwise read all
-// pairs at once, for which there are no registers.
+// pairs at once, for which there are no registers. Forward adds one row after the other (add_partial_row()), since its
+// kernels for float32 would spill registers.
 template <int count>
 __device__ __forceinline__ void add_partial_rows(float (&x)[count], const float *const (&partial)[2], int columns) {
     constexpr int pairs = count / 4, at_once = pairs < 8 ? pairs : 8;

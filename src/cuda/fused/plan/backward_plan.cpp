@@ -270,7 +270,7 @@ std::optional<BackwardPlan> plan_storing_branches(const Plan &plan, KeyScope sco
         result.queries.parts = result.keys.parts = parts;
         part.batch = parts->batches;
         part.heads = part.kv_heads = parts->heads;
-        part_count = divide_up(rows.batches, parts->batches) * divide_up(rows.heads, parts->heads);
+        part_count = count_parts(*parts, rows);
         room -= static_cast<std::size_t>(parts->all_rows()) * rows.row_bytes;
     }
     if (time_of_storing_branches(result, shapes, multiprocessors, part_count) >
@@ -291,12 +291,16 @@ std::optional<BackwardPlan> plan_storing_branches(const Plan &plan, KeyScope sco
     if (!is_whole && plan_stored(tuning::usual_room_for_ds).empty())
         return std::nullopt;
     result.stored = plan_stored(room);
-    write_steps(plan, scope, shapes, result);
-    if (result.stores_ds() && !is_within_limit(limit, backward_bytes(plan, result))) {
-        result.stored.clear();
+    if (result.stores_ds()) {
         write_steps(plan, scope, shapes, result);
+        if (is_within_limit(limit, backward_bytes(plan, result)))
+            return result;
     }
-    return result.stores_ds() || !is_whole ? std::optional(std::move(result)) : std::nullopt;
+    if (is_whole)
+        return std::nullopt;
+    result.stored.clear();
+    write_steps(plan, scope, shapes, result);
+    return result;
 }
 
 // Plans the grids of `whole` one after the other, and divides their ranges (range_parts.hpp). If that exceeds the

@@ -219,34 +219,31 @@ class StepWriter {
 
     // Each branch has launches of its own, which store dS.
     void write_stored_branches() {
-        const std::size_t grids = result_.keys.grids.size();
-        const auto store = [&](const GridPart &part, Destination before, Destination last, std::int64_t first_row) {
-            for (std::size_t i = 0; i < grids; ++i) {
-                const Destination destination = i + 1 == grids ? last : before;
-                for (const GridPart &own : storing_launches(i, part))
-                    add({BackwardAction::find_gradients,
-                         Side::keys,
-                         {i, own, destination, first_row},
-                         Gradients::all_storing_d_s,
-                         destination,
-                         result_.stored[i].layout.turns.all()});
-            }
+        const auto store = [&](const Launch &whole) {
+            for (const GridPart &part : storing_launches(whole.grid, *whole.part))
+                add({BackwardAction::find_gradients,
+                     Side::keys,
+                     {whole.grid, part, whole.destination, whole.first_partial_row},
+                     Gradients::all_storing_d_s,
+                     whole.destination,
+                     result_.stored[whole.grid].layout.turns.all()});
         };
-        if (!result_.keys.parts)
-            return store({0, batches(), 0, problem_.heads}, own_keys_split_launches[0].destination,
-                         own_keys_split_launches[1].destination, 0);
+        if (!result_.keys.parts) {
+            for (Launch whole : own_keys_split_launches) {
+                whole.part = GridPart{0, batches(), 0, problem_.heads};
+                store(whole);
+            }
+            return;
+        }
         const SplitParts &parts = *result_.keys.parts;
-        for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {
-            for_parts(problem_.heads, parts.heads, [&](int first_head, int heads) {
-                if (grids > 2)
-                    for (const Side side : {Side::queries, Side::keys})
-                        add({BackwardAction::clear_partial, side});
-                store({first_batch, part_batches, first_head, heads},
-                      grids > 2 ? Destination::add_to_partial : Destination::set_partial,
-                      Destination::outputs_with_partial,
-                      (std::int64_t{first_batch} * problem_.heads + first_head) * parts.rows);
-            });
-        });
+        const Window rows_with_partial{0, parts.rows}; // parts are of whole heads
+        for_split(
+            result_.keys.grids.size(), parts, problem_.batch, problem_.heads, rows_with_partial,
+            [&] {
+                for (const Side side : {Side::queries, Side::keys})
+                    add({BackwardAction::clear_partial, side});
+            },
+            store);
     }
 
     // Returns the first row of keys of a launch that stores dS, counted over all heads.

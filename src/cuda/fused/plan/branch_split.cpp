@@ -145,12 +145,6 @@ std::optional<SplitParts> rows_within(const SplitRows &all, std::size_t room,
     return SplitParts{1, 1, static_cast<int>(std::min<std::int64_t>(all.rows, divide_up(pieces, parts) * *multiple))};
 }
 
-// Returns the number of parts in `all`.
-std::int64_t count_parts(const SplitParts &parts, const SplitRows &all) {
-    return divide_up(all.batches, std::max(parts.batches, 1)) * divide_up(all.heads, std::max(parts.heads, 1)) *
-           divide_up(all.rows, std::max(parts.rows, 1));
-}
-
 } // namespace
 
 std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room) {
@@ -164,6 +158,11 @@ std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room) {
                           all.stride};
     return SplitParts{static_cast<int>(std::min<std::int64_t>(all.batches, max_heads / all.heads)), all.heads, all.rows,
                       all.stride};
+}
+
+std::int64_t count_parts(const SplitParts &parts, const SplitRows &all) {
+    return divide_up(all.batches, std::max(parts.batches, 1)) * divide_up(all.heads, std::max(parts.heads, 1)) *
+           divide_up(all.rows, std::max(parts.rows, 1));
 }
 
 double time_of_launches(const std::vector<PlannedGrid> &grids, const KernelShape &shape, int multiprocessors) {

@@ -44,6 +44,9 @@ struct SplitRows {
     std::size_t row_bytes;    // of the partial results of a row
 };
 
+// Returns the number of parts in `all`.
+std::int64_t count_parts(const SplitParts &parts, const SplitRows &all);
+
 // Returns parts of whole heads that fit into `room` bytes, or none if a head does not fit.
 std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room);
 
