@@ -150,8 +150,8 @@ template <bool rows_are_keys, int range_block_rows, int row_blocks> class Search
         const int hidden = range.hides_first ? range.template hidden<rows_are_keys>(position) : 0;
         EXPECT_LE(range.part[u].blocks, range.blocks);
         const int full = range.part[u].full_blocks;
-        EXPECT_TRUE(rows_are_keys || range.hides_first || full == 0 || full == range.part[u].blocks ||
-                    full * range_block_rows < visible)
+        EXPECT_TRUE(rows_are_keys || range_block_rows <= row_block_rows || range.hides_first || full == 0 ||
+                    full == range.part[u].blocks || full * range_block_rows < visible)
             << "a query meets no key before the blocks without a mask";
         EXPECT_TRUE(!range.hides_first || range.part[u].full_blocks * range_block_rows <= hidden ||
                     range.part[u].blocks == 0);

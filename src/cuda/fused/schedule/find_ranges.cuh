@@ -98,10 +98,13 @@ __device__ __forceinline__ void take_part(Range<row_blocks> &range, int first_ro
     range.hides_first = hides_first;
 }
 
-// Sets how many blocks of a range a row block sees, and how many of them need no mask. If there are blocks with a mask,
-// each query sees a key of them: the forward kernel computes them first, and a query that had met no key would be slow
-// in the next block (ForwardConsumer::find_probabilities). quotient(x) must be x / range.stride. The row block must take
-// part in the range's branch.
+// Sets how many blocks of a range a row block sees, and how many of them need no mask. quotient(x) must be x /
+// range.stride. The row block must take part in the range's branch.
+//
+// Kernels of forward compute blocks without a mask with the maxima of the blocks before. A query that had met no key
+// would have no maximum, and its scores would be computed twice (ForwardConsumer::find_probabilities). So if there are
+// blocks with a mask, each query sees a key of them. The kernels that need this have blocks of more rows than a row
+// block. The kernels for dQ do not, and do without the further mask.
 template <bool rows_are_keys, int range_block_rows, int row_blocks, class Quotient>
 __device__ __forceinline__ void find_blocks(const TileGrid &grid, const Range<row_blocks> &range,
                                             const RowBlock &row_block, const Quotient &quotient, int &blocks,
@@ -115,12 +118,11 @@ __device__ __forceinline__ void find_blocks(const TileGrid &grid, const Range<ro
     blocks = quotient_up(count_to_edge(far, false), range_block_rows);
     const int near_count = count_to_edge(near, range.hides_first);
     full = near_count / range_block_rows;
-    if (range.hides_first) {
-        if (full >= blocks)
-            blocks = full = 0;
-    } else if (!rows_are_keys && full > 0 && full < blocks && full * range_block_rows == near_count) {
-        --full;
-    }
+    if (range.hides_first && full >= blocks)
+        blocks = full = 0;
+    if constexpr (!rows_are_keys && range_block_rows > row_block_rows)
+        if (!range.hides_first && full > 0 && full < blocks && full * range_block_rows == near_count)
+            --full;
 }
 
 // Writes a range, with its tensor map. `start` is the row of position 0; the written range counts rows of the call
