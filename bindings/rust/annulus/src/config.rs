@@ -108,8 +108,11 @@ impl fmt::Debug for Engine {
 pub struct Exchange(pub(crate) sys::annulus_exchange);
 
 impl Exchange {
-    /// Gather if no rank receives rows of more memory than K and V of the rank with most rows, or than four times that
-    /// if the ring has more than 8 hops, or, up to 256 MiB, than eight times that; else ring.
+    /// Gather if there is room for the rows that each rank receives, else ring. The room is the largest of
+    ///
+    /// - the memory of K and V of the rank with most rows,
+    /// - four times that memory, if the ring has more than 8 hops,
+    /// - eight times that memory, at most 256 MiB.
     pub const AUTO: Exchange = Exchange(sys::ANNULUS_EXCHANGE_AUTO);
     /// In up to shards − 1 hops: for each shard of a sequence memory for the rows of two other shards.
     pub const RING: Exchange = Exchange(sys::ANNULUS_EXCHANGE_RING);
