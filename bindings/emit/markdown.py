@@ -5,7 +5,7 @@ import re
 
 
 def paragraphs(text):
-    """Yields (is_table, lines) for each paragraph. A paragraph with all lines indented is a table or a formula."""
+    """Yields (is_table, lines) for each paragraph. A paragraph with all lines indented is a table, formula or list."""
     for block in re.split(r"\n\s*\n", text):
         lines = block.splitlines()
         if all(line.startswith("  ") for line in lines):
@@ -13,6 +13,19 @@ def paragraphs(text):
             yield True, [line[indent:] for line in lines]
         else:
             yield False, [line.strip() for line in lines]
+
+
+def list_items(lines):
+    """Returns the items of a list, each as its lines, or None if an indented paragraph is no list."""
+    items = []
+    for line in lines:
+        if re.match(r"(-|\d+\.) ", line):
+            items.append([line])
+        elif items and line.startswith("  "):
+            items[-1].append(line)
+        else:
+            return None
+    return items
 
 
 def escaped(line):
@@ -25,5 +38,6 @@ def markdown(text):
     result = []
     for is_table, lines in paragraphs(text):
         result += [""] if result else []
-        result += ["```text", *lines, "```"] if is_table else [escaped(line) for line in lines]
+        is_text = is_table and not list_items(lines)
+        result += ["```text", *lines, "```"] if is_text else [escaped(line) for line in lines]
     return result

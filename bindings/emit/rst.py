@@ -5,7 +5,7 @@ import re
 
 from .declarations import Constant, Enum, Function, Opaque, Struct
 from .headers import opening_comment
-from .markdown import paragraphs
+from .markdown import list_items, paragraphs
 from .types import split_array, split_function_pointer
 
 WORD = re.compile(
@@ -68,7 +68,9 @@ def rst(text, roles):
     for block, (is_table, lines) in zip(re.split(r"\n\s*\n", text), paragraphs(text)):
         result += [""] if result else []
         items = items_of(block.splitlines())
-        if is_table:
+        if is_table and (listed := list_items(lines)):
+            result += [inline(" ".join(line.strip() for line in item), roles) for item in listed]
+        elif is_table:
             result += ["::", "", *indented(lines)]
         elif items:
             for names, words in items:
