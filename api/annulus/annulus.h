@@ -20,17 +20,23 @@
  *   annulus_context_destroy(context);
  *   annulus_config_destroy(config);
  *
- * check() is the program's: it prints annulus_last_error() and ends unless the status is ANNULUS_OK, for instance.
+ * check() is a function of the program. For instance, it prints annulus_last_error() and ends the program unless the
+ * status is ANNULUS_OK.
  *
- * Conventions: opaque handles, made by `_create` and `_copy` and given back by `_destroy`, which takes NULL. A handle
- * that a function makes is its first parameter; whatever else a function writes is its last. Every function that can
- * fail returns an annulus_status (status.h). Structs that begin with `size` may grow in
- * later versions: the library reads as much as the caller's version had, and refuses non-zero bytes it does not know.
- * annulus changes nothing of the process: no signals, locale or floating-point modes. Threads that it starts block all
- * signals but those of a fault of their own, such as SIGSEGV, so that the program's threads get them.
+ * Handles are opaque. Functions named `_create` and `_copy` make a handle; `_destroy` destroys it and accepts NULL. A
+ * handle that a function makes is the function's first parameter. Whatever else a function writes is its last
+ * parameter. Every function that can fail returns an annulus_status (status.h).
  *
- * No function is a cancellation point: pthread_cancel() of a thread that is in one takes effect after it has returned
- * (with the cancelability type deferred, the default; asynchronous is not allowed, as in nearly all of C).
+ * Structs that begin with `size` may grow in later versions. The library reads as much of a struct as the caller's
+ * version had. It refuses non-zero bytes that it does not know.
+ *
+ * annulus changes nothing of the process: no signals, no locale, no floating-point modes. Threads that annulus starts
+ * block all signals except the signals of their own faults, such as SIGSEGV. So the program's threads get the other
+ * signals.
+ *
+ * No function is a cancellation point. If pthread_cancel() is called for a thread that is in a function of annulus, it
+ * takes effect after the function has returned. The thread's cancelability type must be deferred, which is the default.
+ * Asynchronous cancellation is not allowed, as in nearly all of C.
  */
 #ifndef ANNULUS_ANNULUS_H
 #define ANNULUS_ANNULUS_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every other header of annulus includes first: how a function is exported, C linkage, the width of enums.
+ * Every other header of annulus includes this header first. It says how a function is exported, and defines C linkage
+ * and the width of enums.
  */
 #ifndef ANNULUS_EXPORT_H
 #define ANNULUS_EXPORT_H
@@ -11,8 +12,8 @@
 
 /*
  * ANNULUS_API stands before every function of the library. ANNULUS_API_STATUS stands before a function whose status the
- * caller must look at: compilers warn where the result of a call is not used. Where the language has [[nodiscard]], a
- * cast to void says that the result is left out on purpose.
+ * caller must look at: compilers warn if the caller does not use the result of a call. In a language with
+ * [[nodiscard]], a cast to void says that the caller ignores the result on purpose.
  *
  * A parser of declarations that knows no attributes, such as cffi's, defines ANNULUS_API as nothing.
  */
@@ -39,9 +40,9 @@
 #include <stdint.h>
 
 /*
- * ANNULUS_ENUM_INT32 stands behind the name of an enum, which has the width and the values of int32_t. C++11 and C23
- * can say so. In older C, compilers choose that width by themselves unless an option such as -fshort-enums tells them
- * otherwise; then the array below has no legal size.
+ * ANNULUS_ENUM_INT32 stands behind the name of an enum. The enum has the width and the values of int32_t. C++11 and C23
+ * can say this. Older C cannot, but its compilers choose this width by themselves, unless an option such as
+ * -fshort-enums tells them otherwise. Then the array below has no legal size.
  */
 #if defined(__cplusplus) && __cplusplus >= 201103L
 #define ANNULUS_ENUM_INT32 : int32_t

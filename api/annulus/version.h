@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Version of the headers (macros) and of the library that was loaded (functions), and what that library knows.
+ * The version of the headers (macros), the version of the loaded library (functions), and what the loaded library
+ * knows.
  */
 #ifndef ANNULUS_VERSION_H
 #define ANNULUS_VERSION_H
@@ -10,33 +11,36 @@
 
 ANNULUS_BEGIN_DECLS
 
-/* The first number of the headers' version; ABI.md says when each grows. */
+/* The first number of the headers' version. ABI.md says when each of the three numbers grows. */
 #define ANNULUS_VERSION_MAJOR 1
-/* The second number. */
+/* The second number of the headers' version. */
 #define ANNULUS_VERSION_MINOR 0
-/* The third number. */
+/* The third number of the headers' version. */
 #define ANNULUS_VERSION_PATCH 0
 
-/* major * 1,000,000 + minor * 1,000 + patch: numbers that compare as versions do. */
+/*
+ * The headers' version as one number: major * 1,000,000 + minor * 1,000 + patch. These numbers compare as versions do.
+ */
 #define ANNULUS_VERSION (ANNULUS_VERSION_MAJOR * 1000000 + ANNULUS_VERSION_MINOR * 1000 + ANNULUS_VERSION_PATCH)
 
-/* The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 1.0. */
+/* Returns the loaded library's version as a number like ANNULUS_VERSION. Any thread. Since 1.0. */
 ANNULUS_API int annulus_version(void);
 
-/* The loaded library's version as text, such as "1.0.0". Static. Any thread. Since 1.0. */
+/* Returns the loaded library's version as text, such as "1.0.0". Static. Any thread. Since 1.0. */
 ANNULUS_API const char *annulus_version_string(void);
 
 /*
- * One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
- * versions of CUDA, of its driver and of MPI, whose part of annulus is loaded for it. Static. Any thread. Since 1.0.
+ * Returns one line for bug reports. It names the version, the compiler, and the vector instructions that the CPU engine
+ * uses on this machine. It also names the versions of CUDA, of CUDA's driver and of MPI. The function loads annulus's
+ * parts for CUDA and MPI to find these versions. Static. Any thread. Since 1.0.
  */
 ANNULUS_API const char *annulus_build_info(void);
 
-/* The enumerations of the headers, for annulus_knows(). */
+/* The enumerations of the headers, as arguments of annulus_knows(). */
 typedef enum annulus_feature ANNULUS_ENUM_INT32 {
     ANNULUS_FEATURE_FEATURE = 1,       /* annulus_feature itself */
     ANNULUS_FEATURE_STATUS = 2,        /* annulus_status */
-    ANNULUS_FEATURE_DTYPE = 3,         /* annulus_dtype, ANNULUS_DTYPE_NONE excepted */
+    ANNULUS_FEATURE_DTYPE = 3,         /* annulus_dtype, without ANNULUS_DTYPE_NONE */
     ANNULUS_FEATURE_DEVICE = 4,        /* annulus_device */
     ANNULUS_FEATURE_ENGINE = 5,        /* annulus_engine */
     ANNULUS_FEATURE_PASS = 6,          /* annulus_pass */
@@ -52,10 +56,12 @@ typedef enum annulus_feature ANNULUS_ENUM_INT32 {
 } annulus_feature;
 
 /*
- * Whether the loaded library knows `value` of an enumeration: 1 or 0, and 0 for every value of an enumeration that it
- * does not know. So a program that was compiled with newer headers finds out what it may ask an older library for. That
- * a value is known does not say that this build or machine can do it: annulus_device_count() and annulus_check_engine()
- * do. Any thread. Since 1.0.
+ * Returns 1 if the loaded library knows `value` of an enumeration, else 0. If the library does not know the
+ * enumeration, every value gives 0. So a program that was compiled with newer headers finds out what it may ask an
+ * older library for.
+ *
+ * A known value does not mean that this build or machine supports the value. To find that out, call
+ * annulus_device_count() and annulus_check_engine(). Any thread. Since 1.0.
  */
 ANNULUS_API int annulus_knows(annulus_feature feature, int64_t value);
 
