@@ -23,9 +23,9 @@
  * check() is a function of the program. For instance, it prints annulus_last_error() and ends the program unless the
  * status is ANNULUS_OK.
  *
- * Handles are opaque. Functions named `_create` and `_copy` make a handle; `_destroy` destroys it and accepts NULL. A
- * handle that a function makes is the function's first parameter. Whatever else a function writes is its last
- * parameter. Every function that can fail returns an annulus_status (status.h).
+ * Handles are opaque. Functions with `_create` or `_copy` in their names make a handle. Functions with `_destroy`
+ * destroy the handle and accept NULL. A handle that a function makes is the function's first parameter. Whatever else a
+ * function writes is its last parameter. Every function that can fail returns an annulus_status (status.h).
  *
  * Structs that begin with `size` may grow in later versions. The library reads as much of a struct as the caller's
  * version had. It refuses non-zero bytes that it does not know.

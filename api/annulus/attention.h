@@ -17,12 +17,12 @@
  *
  *   - A score scale * Q.K is computed with the factor last. Its error is at most 2^-20 [2^-49] of scale * sum over d of
  *     |Q_d K_d|. O and LSE are those of scores with such errors, up to rounding.
- *   - If a score reaches 2^26 [2^50], or if a sum over |Q_d K_d| or over V leaves the type's range, results of the row
- *     are right, infinite or NaN, but never another finite number.
+ *   - A score may reach 2^26 [2^50], or a sum over |Q_d K_d| or over V may leave the type's range. Then results of the
+ *     row are right, infinite or NaN, but never another finite number.
  *   - If all keys of a row have the score -infinity, the row is NaN. Only a row without keys is 0.
- *   - The GPU engine `fused` may leave out a key whose sum over |Q_d K_d| leaves the range.
- *   - `mma` rounds float32 numbers below 2^-110 to multiples of 2^-136, and takes numbers within 2^-12 of the end of
- *     the range for infinite.
+ *   - Exception: the GPU engine `fused` may leave out a key whose sum over |Q_d K_d| leaves the range.
+ *   - Exception: `mma` rounds float32 numbers below 2^-110 to multiples of 2^-136, and takes numbers within 2^-12 of
+ *     the end of the range for infinite.
  *   - Backward finds probabilities from the rounded LSE, so their relative error is |LSE| * 2^-23 [2^-52]. If |LSE| is
  *     2^20 [2^49] or more, all gradients to which the row contributes are NaN.
  */
@@ -73,9 +73,9 @@ typedef enum annulus_call_flag ANNULUS_ENUM_INT32 {
  * inside a sequence and by its own length, and no query attends to another sequence's keys. If a branch's segment is
  * the whole sequence, its grid width must divide the length of each sequence that is not empty.
  *
- * Rows that belong to no sequence are no keys. As queries they have O = 0 and LSE = -infinity, and their gradients are
- * 0. Positions still count the rows of K and V, also in a query window. With several ranks (comm.h) the numbers count
- * the rows of all ranks, each rank passes the same numbers, and a sequence may lie on several ranks.
+ * Rows that belong to no sequence are no keys. As queries they have O = 0, LSE = -infinity and gradients of zero.
+ * Positions still count the rows of K and V, also in a query window. With several ranks (comm.h) the numbers count the
+ * rows of all ranks, each rank passes the same numbers, and a sequence may lie on several ranks.
  */
 typedef struct annulus_call_options {
     size_t size;
@@ -171,8 +171,8 @@ ANNULUS_API_STATUS annulus_status annulus_backward(annulus_context *context, con
  *
  * q, k and lse are those of a forward call with the same config, query window and sequences.
  *
- *   - The masses of a head add up to the number of queries that attend to anything. Keys of zero_keys padding have no
- *     row, so the masses do not contain what these keys take.
+ *   - The masses of a head add up to the number of queries that attend to anything, less what keys of zero_keys padding
+ *     take. These keys have no row.
  *   - A key that no query attends to has 0.
  *   - With a query window the queries are those of the window. One row of Q tells what this query alone attends to.
  *   - With several ranks (comm.h) every rank gets the mass of its own keys, over the queries of all ranks.
@@ -186,8 +186,8 @@ ANNULUS_API_STATUS annulus_status annulus_backward(annulus_context *context, con
  * error of at most 2^-9 [float16: 2^-11, and a probability below 2^-25 counts as 0]. Sums are in float32 (float64 for
  * float64).
  *
- * If a query's row holds NaN, or if its LSE is 2^20 [2^49] or more, the masses of the keys that it attends to may be
- * NaN, in all heads that share a key/value head. No other masses are NaN.
+ * A query's row may hold NaN, or its LSE may be 2^20 [2^49] or more. Then the masses of the keys that it attends to may
+ * be NaN, in all heads that share a key/value head. It makes no other masses NaN.
  *
  * Everything else, errors too, as annulus_forward(). Since 1.0.
  */
@@ -218,15 +218,15 @@ typedef struct annulus_merge_options {
  *   LSE[n,h] = log sum_i exp(LSE_i[n,h])        O[n,h] = sum_i exp(LSE_i[n,h] - LSE[n,h]) * O_i[n,h]
  *
  * This is the rule for partial results of a softmax (e.g. Milakov & Gimelshein 2018, arXiv:1805.02867). Logarithms are
- * natural. Other libraries merge attention states by the same rule, but some have LSE to the base 2: multiply it by ln
- * 2. If a key is in two parts, it counts twice.
+ * natural. Other libraries merge attention states by the same rule, but some have LSE to the base 2: multiply such an
+ * LSE by ln 2. If a key is in two parts, it counts twice.
  *
  *   outs  [count], each [B, Nq, H, D]  inputs     out  [B, Nq, H, D]  output, dtype of outs
  *   lses  [count], each [B, H, Nq]     inputs     lse  [B, H, Nq]     output, dtype of lses, or NULL
  *   count  from 1 to ANNULUS_MAX_MERGE_PARTS      options  or NULL
  *
- * All outs have one dtype. lses are float32, or float64 if outs are float64. Nq may be 0. Each tensor has its own
- * strides. Sums are in float32 (float64) and rounded to out once.
+ * All outs have one dtype. lses are float32, or float64 if outs are float64. Nq may be 0. Strides are as in tensor.h,
+ * and each tensor has its own. Sums are in float32 (float64) and rounded to out once.
  *
  *   - If LSE of a row is -infinity in a part, this part counts for nothing there, whatever its O holds.
  *   - If it is -infinity in all parts, O is 0 and LSE is -infinity.
@@ -284,11 +284,11 @@ typedef enum annulus_pass ANNULUS_ENUM_INT32 {
  *   - every row (the D elements of a head) begins at a multiple of this number of bytes,
  *   - no dimension of more than one element has a stride of 0 or of 2^40 bytes or more.
  *
- * 16 is enough for every engine. The workspace is told for all tensors like that. If ANNULUS_ENGINE_AUTO would compute
- * with another engine for some of them, it is the workspace of the engine that needs most.
+ * 16 is enough for every engine. The workspace size is enough for all tensors with these properties. For some of them
+ * ANNULUS_ENGINE_AUTO may compute with another engine. Then the size is that of the engine that needs most.
  *
- * gradient_dtype is the dtype of d_q, d_k and d_v. dtype or 0 mean the same dtype as q. ANNULUS_FLOAT32 means that
- * dtype is bfloat16 or float16, and that at least one of them is float32. Only backward uses it.
+ * gradient_dtype is the dtype of d_q, d_k and d_v. 0 or dtype means the dtype of q. If dtype is bfloat16 or float16,
+ * ANNULUS_FLOAT32 means that at least one of d_q, d_k and d_v is float32. Only backward uses gradient_dtype.
  */
 typedef struct annulus_problem {
     size_t size;
@@ -313,8 +313,8 @@ typedef struct annulus_problem {
  *
  * pairs counts (query, key) pairs of the rank's queries over batch, heads and branches. If several branches give a key
  * to a query, it counts for each of them, whatever the key rule. The number is exact, with one exception. In the
- * Hilbert order, positions are taken as evenly spread over the segment if there is a query window, if there are several
- * ranks, or if the problem is causal with the query rule `every`.
+ * Hilbert order, positions are taken as evenly spread over the segment in three cases: with a query window, with
+ * several ranks, or if causal with the query rule `every`.
  *
  * flops are those of the pass's matrix products; a multiplication and an addition are two. Forward has 4 * pairs * D,
  * backward 10 * pairs * D, and each of the ceil(H/G / D) rounds of attention mass 4 * pairs * D.
@@ -386,20 +386,21 @@ typedef struct annulus_estimate {
  *   The Hilbert order: about 4 steps for each column of the grid, for each rank in reach, in every branch of dilation
  *   2 or more whose segments reach over the border of a shard. 2^30 positions on a square grid may lie on 8 ranks.
  *
- *   Rows of several branches: if branches in the Hilbert order want rows of the same part of a shard, the plan looks
- *   at the rows of all but one of them one by one, at some steps each. Parts that only one branch reaches do not count.
+ *   Rows of several branches: branches in the Hilbert order may want rows of the same part of a shard. Then the plan
+ *   looks at the rows of all of these branches but one, at some steps a row. Parts that only one branch reaches do not
+ *   count.
  *   In the linear order, dilations without common divisors count, if about a million products of them are below the
  *   length of a shard.
  *
  * A call has no such limit, only one of 2^36 steps. Its plan takes time that grows with the rows that the rank sends
- * and receives, which is less time than to move them and compute with them. After the call the plan is there, and
- * annulus_workspace_size() answers.
+ * and receives. This is less time than it takes to move these rows and compute with them. After the call the plan is
+ * there, and annulus_workspace_size() answers.
  *
- * A plan takes about a kilobyte for each pair of a sending and a receiving shard, which share a segment, or of which
- * one is within the other's window or has global positions. All shards between a shard and global positions count. If
- * the shards of a rank are in more than 2^19 such pairs, calls and estimates are ANNULUS_ERROR_UNSUPPORTED. If a
- * segment is the whole sequence, 2^19 pairs are enough for 4096 shards dealt to 64 ranks, or for 724 shards dealt to 2,
- * under causality 1024.
+ * A plan takes about a kilobyte for each pair of a sending and a receiving shard. A pair counts if both share a
+ * segment, if one is within the other's window, or if one has global positions. All shards between a shard and global
+ * positions count. If the shards of a rank are in more than 2^19 pairs, calls and estimates are
+ * ANNULUS_ERROR_UNSUPPORTED. If a segment is the whole sequence, 4096 shards may be dealt to 64 ranks, or 724 shards to
+ * 2 ranks. Under causality 1024 shards may be dealt to 2 ranks.
  */
 ANNULUS_API_STATUS annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,
                                                            annulus_pass pass, int32_t branch,
@@ -424,11 +425,11 @@ ANNULUS_API_STATUS annulus_status annulus_select_engine(annulus_context *context
                                                         annulus_pass pass, annulus_engine *engine);
 
 /*
- * Returns ANNULUS_OK if `engine` could compute such a call if the config named it, with all else as the config says.
- * ANNULUS_ENGINE_AUTO asks whether any engine could.
+ * Returns ANNULUS_OK if `engine` could compute a call of `pass` on `problem` if the config named it, with all else as
+ * the config says. ANNULUS_ENGINE_AUTO asks whether any engine could.
  *
- * ANNULUS_ERROR_UNSUPPORTED: it could not, and the message says why. An engine may also be for another kind of device,
- * or not in this build. Other errors as annulus_select_engine(). Since 1.0.
+ * ANNULUS_ERROR_UNSUPPORTED: it could not, and the message says why. This also holds for an engine that is for another
+ * kind of device or not in this build. Other errors as annulus_select_engine(). Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_check_engine(annulus_context *context, const annulus_problem *problem,
                                                        annulus_pass pass, annulus_engine engine);

@@ -15,21 +15,23 @@
  *   - If one rank cannot do its part, the other ranks get ANNULUS_ERROR_DECLINED with the message of that rank. Its
  *     arguments may be bad, for example, or its memory too small.
  *
- * In both cases nothing is written, and the communicator stays usable. So a call waits until the other ranks call, too.
- * On CUDA it does not wait for the tensors. Only over NCCL between hosts it waits for what the call before it
- * exchanges. If the lengths differ from those of the context's last call, the ranks exchange one more message.
+ * In both cases nothing is written, and the communicator stays usable.
+ *
+ * Because of this exchange a call waits until the other ranks call, too. On CUDA it does not wait for the tensors. With
+ * NCCL alone (annulus_comm_flag), as between hosts, it also waits for what the call before it exchanges. If the lengths
+ * differ from those of the context's last call, the ranks exchange one more message.
  *
  * CUDA graphs. Only communicators over NCCL allow capture. While a stream is being captured, the ranks exchange no
  * lengths and compare nothing. So make the same call once before, or set the lengths by annulus_context_set_shards().
  * Otherwise the call is ANNULUS_ERROR_UNSUPPORTED. A graph uses the communicator, with the lengths of the capture, as
- * long as it exists: destroy the graph before the communicator. Replays are collective. They are not compared, and no
- * timeout ends them.
+ * long as the graph exists: destroy the graph before the communicator. Replays are collective. They are not compared,
+ * and no timeout ends them.
  *
  * Failures. A rank may die, never call, or lose its connection. Then the calls of the other ranks fail with
- * ANNULUS_ERROR_COMM within the timeout. If messages have to be given up, it takes a tenth of the timeout longer. The
- * status is ANNULUS_ERROR_COMM_LIBRARY if the library below failed. From then on the communicator is broken, for good:
- * further calls fail at once with the first status and message. Over NCCL it may also break after a call has returned,
- * and what that call wrote is undefined. annulus_comm_status() tells whether it is broken.
+ * ANNULUS_ERROR_COMM within the timeout. If messages have to be given up, it may take up to a tenth of the timeout
+ * longer. The status is ANNULUS_ERROR_COMM_LIBRARY instead if the library below failed. From then on the communicator
+ * is broken, for good: further calls fail at once with the first status and message. Over NCCL it may also break after
+ * a call has returned, and what that call wrote is undefined. annulus_comm_status() tells whether it is broken.
  *
  * To go on after a failure, each rank does this. Only step 3 needs the other ranks:
  *
@@ -44,22 +46,22 @@
  *      be whole. Contexts, configs, streams and workspaces stay usable. MPI may not (annulus_comm_create_from_mpi()).
  *
  * Threads. One thread at a time may make calls with an end. Several contexts may share an end, for example those of a
- * model's layers, and call one after the other. While one of them is in a call, a call of another one is
- * ANNULUS_ERROR_ARGUMENT, and so is annulus_comm_set_timeout(); the other ranks hear nothing of these calls. Any thread
- * may call annulus_comm_abort(), annulus_comm_status(), annulus_comm_size() and annulus_comm_rank() beside a call, or
- * give the end to a context.
+ * model's layers, and call one after the other. While one of them is in a call that uses the end, such a call of
+ * another context is ANNULUS_ERROR_ARGUMENT, and so is annulus_comm_set_timeout(). The other ranks hear nothing of
+ * these calls. Any thread may call annulus_comm_abort(), annulus_comm_status(), annulus_comm_size() and
+ * annulus_comm_rank() beside a call, or give the end to a context.
  *
  * Lifetime. A context shares the memory of the end that it was given, so an end may be destroyed before its contexts.
- * From then on their calls are ANNULUS_ERROR_ARGUMENT, until they get another end or none. If a context is in a call
- * when its end is destroyed, the end is aborted: the call returns, and the end goes with it. Work that is on a stream
- * already needs no end. After annulus_comm_destroy() the handle must not be used.
+ * From then on their calls are ANNULUS_ERROR_ARGUMENT, until they get another end or none. If a call uses the end when
+ * the end is destroyed, the end is aborted, so that the call returns. The end is freed when the call ends. Work that is
+ * on a stream already needs no end. After annulus_comm_destroy() the handle must not be used.
  *
  * A communicator belongs to the process that made it. A forked child can destroy it, which gives nothing back, or take
  * it from a context by annulus_context_set_comm(). Any other use is ANNULUS_ERROR_ARGUMENT.
  *
- *     local  Ranks are threads of one process. Each has a context on a CPU or on a GPU of its own. It is the fastest
- *            kind for GPUs of one process: rows are copied from GPU to GPU. If two GPUs have no access to one another,
- *            rows go by way of the host.
+ *     local  Ranks are threads of one process. Each has a context on a CPU or on a GPU of its own. A local communicator
+ *            is the fastest kind for GPUs of one process: rows are copied from GPU to GPU. If two GPUs have no access
+ *            to one another, rows go by way of the host.
  *     MPI    Ranks are processes with contexts on CPUs.
  *     NCCL   Ranks are processes or threads, each with a context on a GPU.
  */
@@ -121,8 +123,9 @@ ANNULUS_API_STATUS annulus_status annulus_comm_create_local(annulus_comm **comms
                                                             const annulus_comm_options *options);
 
 /*
- * Makes a communicator over the processes of an MPI communicator, in *comm. All these processes call it. mpi_comm
- * points to an MPI_Comm of the MPI library that annulus's part for MPI is linked with. annulus duplicates the MPI_Comm.
+ * Makes a communicator over the processes of an MPI communicator, in *comm. It is collective: all of these processes
+ * call it. mpi_comm points to an MPI_Comm of the MPI library that annulus's part for MPI is linked with. annulus
+ * duplicates the MPI_Comm.
  * MPI must stay initialised until the annulus communicator is destroyed. Only the calling thread calls MPI: if it is
  * the main thread, MPI_THREAD_SINGLE is enough. MPI's duplication cannot be given up, so it waits for the other
  * processes as long as MPI does, and creation_timeout has no effect.
@@ -140,7 +143,8 @@ ANNULUS_API_STATUS annulus_status annulus_comm_create_local(annulus_comm **comms
  *     process. Over TCP a write to it raises SIGPIPE, which annulus holds back only during its own calls. It is safe to
  *     end with _exit(), or with MPI_Abort(), which ends all processes.
  *   - MPI may not let annulus give up some messages. They may use the memory of a failed call as long as the program
- *     calls MPI. So memory of annulus or of an allocator is not released, and the caller's workspace must stay.
+ *     calls MPI. So memory that annulus or an allocator gave to this call is not released. A workspace of the caller
+ *     must stay.
  *
  * ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
  * ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
@@ -149,7 +153,10 @@ ANNULUS_API_STATUS annulus_status annulus_comm_create_local(annulus_comm **comms
 ANNULUS_API_STATUS annulus_status annulus_comm_create_from_mpi(annulus_comm **comm, const void *mpi_comm,
                                                                const annulus_comm_options *options);
 
-/* Identifies an NCCL communicator. One rank makes it, and the program carries its bytes to all ranks. */
+/*
+ * Identifies an NCCL communicator. One rank makes it. It is plain bytes, and the program carries them to all ranks by
+ * any means.
+ */
 typedef struct annulus_nccl_id {
     char bytes[128];
 } annulus_nccl_id;
@@ -191,21 +198,22 @@ ANNULUS_API_STATUS annulus_status annulus_comm_create_nccl_devices(annulus_comm 
 
 /*
  * Makes a communicator, in *comm, that uses an existing ncclComm_t. nccl_comm points to the ncclComm_t. It must belong
- * to the libnccl.so.2 that annulus opens (annulus_nccl_id_generate()), not to another copy of NCCL, and not to an NCCL
- * that is linked statically into the program. It stays the caller's and must outlive the annulus communicator. Nobody
- * else may use it while an annulus call runs. The ranks have met already, so creation_timeout has no effect.
+ * to the libnccl.so.2 that annulus opens (annulus_nccl_id_generate()). It must not belong to another copy of NCCL, or
+ * to an NCCL that is linked statically into the program. It stays the caller's and must outlive the annulus
+ * communicator. Nobody else may use it while an annulus call runs. The ranks have met already, so creation_timeout has
+ * no effect.
  *
  * Without ANNULUS_COMM_MAY_ABORT annulus never aborts the ncclComm_t. A failure then breaks only the annulus
  * communicator: its calls fail at once, and annulus does not call NCCL any more. Kernels of NCCL that are in a stream
  * already may wait there for another rank, until the caller aborts the ncclComm_t. Destroy the annulus communicator
- * before that. Destroying it does not wait for those kernels. It leaves some kilobytes of memory that they may use
+ * before that. Destroying it does not wait for those kernels. Some kilobytes of memory, which they may use, stay
  * allocated for good.
  *
  * With ANNULUS_COMM_MAY_ABORT annulus aborts the ncclComm_t on failure, which stops those kernels. Once
  * annulus_comm_status() tells that the communicator is broken, the caller must not use the ncclComm_t any more, not
  * even to destroy it.
  *
- * ANNULUS_ERROR_ARGUMENT also if nccl_comm is NULL, or the ncclComm_t that it points to. Other errors as
+ * ANNULUS_ERROR_ARGUMENT also if nccl_comm or the ncclComm_t that it points to is NULL. Other errors as
  * annulus_comm_create_nccl(). Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, const void *nccl_comm,
@@ -361,16 +369,16 @@ ANNULUS_API_STATUS annulus_status annulus_estimate_rank(annulus_context *context
  *
  * The numbers of rows of two ranks differ by at most 1. Each rank has one shard, in the order of the ranks, unless
  * other shards leave the busiest rank less to do: a zigzag, or shards that keep sequences whole and cut few of them.
- * Work is the pairs of queries and keys that a rank computes, and the rows of K and V and the messages that it
- * receives, weighed by the rates of a GPU. More than 8 ranks are taken to be on several hosts. For very many ranks and
+ * Work is the pairs of queries and keys that a rank computes, the rows of K and V that it receives, and their messages.
+ * They are weighed by the rates of a GPU. More than 8 ranks are taken to be on several hosts. For very many ranks and
  * sequences the search stops after about a second with the best shards so far, on every rank the same. The choice may
  * change between versions.
  *
  * capacity: the number of elements of lengths, and of owners. ANNULUS_MAX_SHARDS is always enough.
  *
  * Errors as annulus_estimate_problem() for a forward pass. ANNULUS_ERROR_ARGUMENT also if lengths, owners or count is
- * NULL, if ranks is not from 1 to 4096, or if capacity is less than 1 or than the number of shards, which the message
- * tells. Then nothing was written. Since 1.0.
+ * NULL, or if ranks is not from 1 to 4096. The same if capacity is less than 1 or than the number of shards; the
+ * message tells this number. Then nothing was written. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_balance_shards(annulus_context *context, const annulus_problem *problem,
                                                          int32_t ranks, int32_t capacity, int64_t *lengths,

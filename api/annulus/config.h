@@ -238,9 +238,9 @@ ANNULUS_API_STATUS annulus_status annulus_config_get_key_rule(const annulus_conf
  * all `total` heads. So a head gets the same keys wherever it is computed. Key/value heads count within the call: the
  * query heads of the call that have the same h / (H/G) share one key/value head.
  *
- * `total` 0 with `first` 0 means that a call has all heads (default). Otherwise 0 <= first < total. The condition first
- * + H <= total is checked when the config is used for a problem. The ranks of a communicator (comm.h) share one
- * sequence, and have the same heads. Since 1.0.
+ * `total` 0 with `first` 0 means that a call has all heads (default). Otherwise 0 <= first < total. That first + H <=
+ * total is checked when the config is used for a problem. The ranks of a communicator (comm.h) share one sequence, and
+ * have the same heads. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_set_head_shard(annulus_config *config, int32_t first, int32_t total);
 
@@ -297,8 +297,8 @@ ANNULUS_API_STATUS annulus_status annulus_config_get_allow_tf32(const annulus_co
  *   - the sums of several launches, if the sums may be computed in parts (doc/limits.md),
  *   - a product that backward stores instead of computing it twice.
  *
- * Backward stores this product in the following cases. If there is less memory, it stores the product in smaller parts
- * or not at all.
+ * Backward can store this product in the following cases; doc/limits.md has the exceptions. If there is less memory, it
+ * stores the product in smaller parts or not at all.
  *
  *   engine  branches                               D                      memory by default
  *   fused   one, or several that share few pairs   above 64, at most 128  up to 1.5 GiB

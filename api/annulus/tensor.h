@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors are views of the caller's memory. annulus never owns or copies a tensor, and never keeps it beyond a call.
+ * Tensors are views of the caller's memory. annulus does not own them, and keeps neither them nor copies of them beyond
+ * a call.
  *
  * These letters are used throughout:
  *

@@ -386,9 +386,9 @@ pub const ANNULUS_CALL_ADD_D_V: annulus_call_flag = 8;
 /// inside a sequence and by its own length, and no query attends to another sequence's keys. If a branch's segment is
 /// the whole sequence, its grid width must divide the length of each sequence that is not empty.
 ///
-/// Rows that belong to no sequence are no keys. As queries they have O = 0 and LSE = -infinity, and their gradients are
-/// 0. Positions still count the rows of K and V, also in a query window. With several ranks (comm.h) the numbers count
-/// the rows of all ranks, each rank passes the same numbers, and a sequence may lie on several ranks.
+/// Rows that belong to no sequence are no keys. As queries they have O = 0, LSE = -infinity and gradients of zero.
+/// Positions still count the rows of K and V, also in a query window. With several ranks (comm.h) the numbers count the
+/// rows of all ranks, each rank passes the same numbers, and a sequence may lie on several ranks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_call_options {
@@ -457,11 +457,11 @@ pub const ANNULUS_PASS_MASS: annulus_pass = 3;
 /// - every row (the D elements of a head) begins at a multiple of this number of bytes,
 /// - no dimension of more than one element has a stride of 0 or of 2^40 bytes or more.
 ///
-/// 16 is enough for every engine. The workspace is told for all tensors like that. If ANNULUS_ENGINE_AUTO would compute
-/// with another engine for some of them, it is the workspace of the engine that needs most.
+/// 16 is enough for every engine. The workspace size is enough for all tensors with these properties. For some of them
+/// ANNULUS_ENGINE_AUTO may compute with another engine. Then the size is that of the engine that needs most.
 ///
-/// gradient_dtype is the dtype of d_q, d_k and d_v. dtype or 0 mean the same dtype as q. ANNULUS_FLOAT32 means that
-/// dtype is bfloat16 or float16, and that at least one of them is float32. Only backward uses it.
+/// gradient_dtype is the dtype of d_q, d_k and d_v. 0 or dtype means the dtype of q. If dtype is bfloat16 or float16,
+/// ANNULUS_FLOAT32 means that at least one of d_q, d_k and d_v is float32. Only backward uses gradient_dtype.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_problem {
@@ -506,8 +506,8 @@ pub const ANNULUS_PROBLEM_INIT: annulus_problem = annulus_problem {
 ///
 /// pairs counts (query, key) pairs of the rank's queries over batch, heads and branches. If several branches give a key
 /// to a query, it counts for each of them, whatever the key rule. The number is exact, with one exception. In the
-/// Hilbert order, positions are taken as evenly spread over the segment if there is a query window, if there are several
-/// ranks, or if the problem is causal with the query rule `every`.
+/// Hilbert order, positions are taken as evenly spread over the segment in three cases: with a query window, with
+/// several ranks, or if causal with the query rule `every`.
 ///
 /// flops are those of the pass's matrix products; a multiplication and an addition are two. Forward has 4 * pairs * D,
 /// backward 10 * pairs * D, and each of the ceil(H/G / D) rounds of attention mass 4 * pairs * D.
@@ -613,7 +613,8 @@ pub const ANNULUS_COMM_OPTIONS_INIT: annulus_comm_options = annulus_comm_options
     flags: 0,
 };
 
-/// Identifies an NCCL communicator. One rank makes it, and the program carries its bytes to all ranks.
+/// Identifies an NCCL communicator. One rank makes it. It is plain bytes, and the program carries them to all ranks by
+/// any means.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_nccl_id {
@@ -815,9 +816,9 @@ extern "C" {
     /// all `total` heads. So a head gets the same keys wherever it is computed. Key/value heads count within the call: the
     /// query heads of the call that have the same h / (H/G) share one key/value head.
     ///
-    /// `total` 0 with `first` 0 means that a call has all heads (default). Otherwise 0 <= first < total. The condition first
-    /// + H <= total is checked when the config is used for a problem. The ranks of a communicator (comm.h) share one
-    /// sequence, and have the same heads. Since 1.0.
+    /// `total` 0 with `first` 0 means that a call has all heads (default). Otherwise 0 <= first < total. That first + H <=
+    /// total is checked when the config is used for a problem. The ranks of a communicator (comm.h) share one sequence, and
+    /// have the same heads. Since 1.0.
     pub fn annulus_config_set_head_shard(config: *mut annulus_config, first: i32, total: i32) -> annulus_status;
 
     /// Writes to \*first and \*total which heads calls have. 0 and 0 mean that calls have all heads. Since 1.0.
@@ -867,8 +868,8 @@ extern "C" {
     /// - the sums of several launches, if the sums may be computed in parts (doc/limits.md),
     /// - a product that backward stores instead of computing it twice.
     ///
-    /// Backward stores this product in the following cases. If there is less memory, it stores the product in smaller parts
-    /// or not at all.
+    /// Backward can store this product in the following cases; doc/limits.md has the exceptions. If there is less memory, it
+    /// stores the product in smaller parts or not at all.
     ///
     /// ```text
     /// engine  branches                               D                      memory by default
@@ -1141,8 +1142,8 @@ extern "C" {
     ///
     /// q, k and lse are those of a forward call with the same config, query window and sequences.
     ///
-    /// - The masses of a head add up to the number of queries that attend to anything. Keys of zero_keys padding have no
-    ///   row, so the masses do not contain what these keys take.
+    /// - The masses of a head add up to the number of queries that attend to anything, less what keys of zero_keys padding
+    ///   take. These keys have no row.
     /// - A key that no query attends to has 0.
     /// - With a query window the queries are those of the window. One row of Q tells what this query alone attends to.
     /// - With several ranks (comm.h) every rank gets the mass of its own keys, over the queries of all ranks.
@@ -1156,8 +1157,8 @@ extern "C" {
     /// error of at most 2^-9 \[float16: 2^-11, and a probability below 2^-25 counts as 0\]. Sums are in float32 (float64 for
     /// float64).
     ///
-    /// If a query's row holds NaN, or if its LSE is 2^20 \[2^49\] or more, the masses of the keys that it attends to may be
-    /// NaN, in all heads that share a key/value head. No other masses are NaN.
+    /// A query's row may hold NaN, or its LSE may be 2^20 \[2^49\] or more. Then the masses of the keys that it attends to may
+    /// be NaN, in all heads that share a key/value head. It makes no other masses NaN.
     ///
     /// Everything else, errors too, as annulus_forward(). Since 1.0.
     pub fn annulus_attention_mass(
@@ -1177,8 +1178,8 @@ extern "C" {
     /// ```
     ///
     /// This is the rule for partial results of a softmax (e.g. Milakov & Gimelshein 2018, arXiv:1805.02867). Logarithms are
-    /// natural. Other libraries merge attention states by the same rule, but some have LSE to the base 2: multiply it by ln
-    /// 2. If a key is in two parts, it counts twice.
+    /// natural. Other libraries merge attention states by the same rule, but some have LSE to the base 2: multiply such an
+    /// LSE by ln 2. If a key is in two parts, it counts twice.
     ///
     /// ```text
     /// outs  [count], each [B, Nq, H, D]  inputs     out  [B, Nq, H, D]  output, dtype of outs
@@ -1186,8 +1187,8 @@ extern "C" {
     /// count  from 1 to ANNULUS_MAX_MERGE_PARTS      options  or NULL
     /// ```
     ///
-    /// All outs have one dtype. lses are float32, or float64 if outs are float64. Nq may be 0. Each tensor has its own
-    /// strides. Sums are in float32 (float64) and rounded to out once.
+    /// All outs have one dtype. lses are float32, or float64 if outs are float64. Nq may be 0. Strides are as in tensor.h,
+    /// and each tensor has its own. Sums are in float32 (float64) and rounded to out once.
     ///
     /// - If LSE of a row is -infinity in a part, this part counts for nothing there, whatever its O holds.
     /// - If it is -infinity in all parts, O is 0 and LSE is -infinity.
@@ -1261,21 +1262,22 @@ extern "C" {
     /// ```
     ///
     /// ```text
-    /// Rows of several branches: if branches in the Hilbert order want rows of the same part of a shard, the plan looks
-    /// at the rows of all but one of them one by one, at some steps each. Parts that only one branch reaches do not count.
+    /// Rows of several branches: branches in the Hilbert order may want rows of the same part of a shard. Then the plan
+    /// looks at the rows of all of these branches but one, at some steps a row. Parts that only one branch reaches do not
+    /// count.
     /// In the linear order, dilations without common divisors count, if about a million products of them are below the
     /// length of a shard.
     /// ```
     ///
     /// A call has no such limit, only one of 2^36 steps. Its plan takes time that grows with the rows that the rank sends
-    /// and receives, which is less time than to move them and compute with them. After the call the plan is there, and
-    /// annulus_workspace_size() answers.
+    /// and receives. This is less time than it takes to move these rows and compute with them. After the call the plan is
+    /// there, and annulus_workspace_size() answers.
     ///
-    /// A plan takes about a kilobyte for each pair of a sending and a receiving shard, which share a segment, or of which
-    /// one is within the other's window or has global positions. All shards between a shard and global positions count. If
-    /// the shards of a rank are in more than 2^19 such pairs, calls and estimates are ANNULUS_ERROR_UNSUPPORTED. If a
-    /// segment is the whole sequence, 2^19 pairs are enough for 4096 shards dealt to 64 ranks, or for 724 shards dealt to 2,
-    /// under causality 1024.
+    /// A plan takes about a kilobyte for each pair of a sending and a receiving shard. A pair counts if both share a
+    /// segment, if one is within the other's window, or if one has global positions. All shards between a shard and global
+    /// positions count. If the shards of a rank are in more than 2^19 pairs, calls and estimates are
+    /// ANNULUS_ERROR_UNSUPPORTED. If a segment is the whole sequence, 4096 shards may be dealt to 64 ranks, or 724 shards to
+    /// 2 ranks. Under causality 1024 shards may be dealt to 2 ranks.
     pub fn annulus_estimate_problem(
         context: *mut annulus_context,
         problem: *const annulus_problem,
@@ -1306,11 +1308,11 @@ extern "C" {
         engine: *mut annulus_engine,
     ) -> annulus_status;
 
-    /// Returns ANNULUS_OK if `engine` could compute such a call if the config named it, with all else as the config says.
-    /// ANNULUS_ENGINE_AUTO asks whether any engine could.
+    /// Returns ANNULUS_OK if `engine` could compute a call of `pass` on `problem` if the config named it, with all else as
+    /// the config says. ANNULUS_ENGINE_AUTO asks whether any engine could.
     ///
-    /// ANNULUS_ERROR_UNSUPPORTED: it could not, and the message says why. An engine may also be for another kind of device,
-    /// or not in this build. Other errors as annulus_select_engine(). Since 1.0.
+    /// ANNULUS_ERROR_UNSUPPORTED: it could not, and the message says why. This also holds for an engine that is for another
+    /// kind of device or not in this build. Other errors as annulus_select_engine(). Since 1.0.
     pub fn annulus_check_engine(
         context: *mut annulus_context,
         problem: *const annulus_problem,
@@ -1328,8 +1330,9 @@ extern "C" {
         options: *const annulus_comm_options,
     ) -> annulus_status;
 
-    /// Makes a communicator over the processes of an MPI communicator, in \*comm. All these processes call it. mpi_comm
-    /// points to an MPI_Comm of the MPI library that annulus's part for MPI is linked with. annulus duplicates the MPI_Comm.
+    /// Makes a communicator over the processes of an MPI communicator, in \*comm. It is collective: all of these processes
+    /// call it. mpi_comm points to an MPI_Comm of the MPI library that annulus's part for MPI is linked with. annulus
+    /// duplicates the MPI_Comm.
     /// MPI must stay initialised until the annulus communicator is destroyed. Only the calling thread calls MPI: if it is
     /// the main thread, MPI_THREAD_SINGLE is enough. MPI's duplication cannot be given up, so it waits for the other
     /// processes as long as MPI does, and creation_timeout has no effect.
@@ -1347,7 +1350,8 @@ extern "C" {
     ///   process. Over TCP a write to it raises SIGPIPE, which annulus holds back only during its own calls. It is safe to
     ///   end with _exit(), or with MPI_Abort(), which ends all processes.
     /// - MPI may not let annulus give up some messages. They may use the memory of a failed call as long as the program
-    ///   calls MPI. So memory of annulus or of an allocator is not released, and the caller's workspace must stay.
+    ///   calls MPI. So memory that annulus or an allocator gave to this call is not released. A workspace of the caller
+    ///   must stay.
     ///
     /// ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
     /// ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
@@ -1396,21 +1400,22 @@ extern "C" {
     ) -> annulus_status;
 
     /// Makes a communicator, in \*comm, that uses an existing ncclComm_t. nccl_comm points to the ncclComm_t. It must belong
-    /// to the libnccl.so.2 that annulus opens (annulus_nccl_id_generate()), not to another copy of NCCL, and not to an NCCL
-    /// that is linked statically into the program. It stays the caller's and must outlive the annulus communicator. Nobody
-    /// else may use it while an annulus call runs. The ranks have met already, so creation_timeout has no effect.
+    /// to the libnccl.so.2 that annulus opens (annulus_nccl_id_generate()). It must not belong to another copy of NCCL, or
+    /// to an NCCL that is linked statically into the program. It stays the caller's and must outlive the annulus
+    /// communicator. Nobody else may use it while an annulus call runs. The ranks have met already, so creation_timeout has
+    /// no effect.
     ///
     /// Without ANNULUS_COMM_MAY_ABORT annulus never aborts the ncclComm_t. A failure then breaks only the annulus
     /// communicator: its calls fail at once, and annulus does not call NCCL any more. Kernels of NCCL that are in a stream
     /// already may wait there for another rank, until the caller aborts the ncclComm_t. Destroy the annulus communicator
-    /// before that. Destroying it does not wait for those kernels. It leaves some kilobytes of memory that they may use
+    /// before that. Destroying it does not wait for those kernels. Some kilobytes of memory, which they may use, stay
     /// allocated for good.
     ///
     /// With ANNULUS_COMM_MAY_ABORT annulus aborts the ncclComm_t on failure, which stops those kernels. Once
     /// annulus_comm_status() tells that the communicator is broken, the caller must not use the ncclComm_t any more, not
     /// even to destroy it.
     ///
-    /// ANNULUS_ERROR_ARGUMENT also if nccl_comm is NULL, or the ncclComm_t that it points to. Other errors as
+    /// ANNULUS_ERROR_ARGUMENT also if nccl_comm or the ncclComm_t that it points to is NULL. Other errors as
     /// annulus_comm_create_nccl(). Since 1.0.
     pub fn annulus_comm_create_from_nccl(
         comm: *mut *mut annulus_comm,
@@ -1520,16 +1525,16 @@ extern "C" {
     ///
     /// The numbers of rows of two ranks differ by at most 1. Each rank has one shard, in the order of the ranks, unless
     /// other shards leave the busiest rank less to do: a zigzag, or shards that keep sequences whole and cut few of them.
-    /// Work is the pairs of queries and keys that a rank computes, and the rows of K and V and the messages that it
-    /// receives, weighed by the rates of a GPU. More than 8 ranks are taken to be on several hosts. For very many ranks and
+    /// Work is the pairs of queries and keys that a rank computes, the rows of K and V that it receives, and their messages.
+    /// They are weighed by the rates of a GPU. More than 8 ranks are taken to be on several hosts. For very many ranks and
     /// sequences the search stops after about a second with the best shards so far, on every rank the same. The choice may
     /// change between versions.
     ///
     /// capacity: the number of elements of lengths, and of owners. ANNULUS_MAX_SHARDS is always enough.
     ///
     /// Errors as annulus_estimate_problem() for a forward pass. ANNULUS_ERROR_ARGUMENT also if lengths, owners or count is
-    /// NULL, if ranks is not from 1 to 4096, or if capacity is less than 1 or than the number of shards, which the message
-    /// tells. Then nothing was written. Since 1.0.
+    /// NULL, or if ranks is not from 1 to 4096. The same if capacity is less than 1 or than the number of shards; the
+    /// message tells this number. Then nothing was written. Since 1.0.
     pub fn annulus_balance_shards(
         context: *mut annulus_context,
         problem: *const annulus_problem,
