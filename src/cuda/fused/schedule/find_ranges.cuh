@@ -104,7 +104,7 @@ __device__ __forceinline__ void take_part(Range<row_blocks> &range, int first_ro
 // Kernels of forward compute blocks without a mask with the maxima of the blocks before. A query that had met no key
 // would have no maximum, and its scores would be computed twice (ForwardConsumer::find_probabilities). So if there are
 // blocks with a mask, each query sees a key of them. The kernels that need this have blocks of more rows than a row
-// block. The kernels for dQ do not, and do without the further mask.
+// block. The kernels for dQ do not need it, and have blocks of at most 64 rows.
 template <bool rows_are_keys, int range_block_rows, int row_blocks, class Quotient>
 __device__ __forceinline__ void find_blocks(const TileGrid &grid, const Range<row_blocks> &range,
                                             const RowBlock &row_block, const Quotient &quotient, int &blocks,
