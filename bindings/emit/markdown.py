@@ -5,7 +5,7 @@ import re
 
 
 def paragraphs(text):
-    """Yields (is_table, lines) for each paragraph. A paragraph with all lines indented is a table, formula or list."""
+    """Yields (is_indented, lines) for each paragraph. If all lines are indented, it is a table, a formula or a list."""
     for block in re.split(r"\n\s*\n", text):
         lines = block.splitlines()
         if all(line.startswith("  ") for line in lines):
@@ -36,8 +36,8 @@ def escaped(line):
 def markdown(text):
     """Returns the text of a comment as lines of Markdown."""
     result = []
-    for is_table, lines in paragraphs(text):
+    for is_indented, lines in paragraphs(text):
         result += [""] if result else []
-        is_text = is_table and not list_items(lines)
-        result += ["```text", *lines, "```"] if is_text else [escaped(line) for line in lines]
+        keeps_lines = is_indented and not list_items(lines)
+        result += ["```text", *lines, "```"] if keeps_lines else [escaped(line) for line in lines]
     return result

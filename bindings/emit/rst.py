@@ -61,16 +61,16 @@ def items_of(lines):
 
 
 def rst(text, roles):
-    """Returns the text of a comment or a docstring as lines. A paragraph with all lines indented keeps its lines."""
+    """Returns the text of a comment or a docstring as lines. An indented table or formula keeps its lines."""
     if not text:
         return []
     result = []
-    for block, (is_table, lines) in zip(re.split(r"\n\s*\n", text), paragraphs(text)):
+    for block, (is_indented, lines) in zip(re.split(r"\n\s*\n", text), paragraphs(text)):
         result += [""] if result else []
         items = items_of(block.splitlines())
-        if is_table and (listed := list_items(lines)):
+        if is_indented and (listed := list_items(lines)):
             result += [inline(" ".join(line.strip() for line in item), roles) for item in listed]
-        elif is_table:
+        elif is_indented:
             result += ["::", "", *indented(lines)]
         elif items:
             for names, words in items:
