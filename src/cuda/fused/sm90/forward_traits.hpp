@@ -37,6 +37,7 @@ template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     static constexpr bool reuses_maxima = head_dim <= 64 || (head_dim <= 128 && !is_permuted);
 
     static constexpr int range_block_rows = head_dim <= 128 ? 128 : 64; // keys of a KV block
+    static_assert(!reuses_maxima || range_block_rows > row_block_rows); // as find_blocks() assumes
     static constexpr int stages = head_dim <= 64 ? 4 : 2;               // for K, and for V
     static constexpr int q_slots = head_dim <= 192 ? 2 : 1;
 
