@@ -64,8 +64,9 @@ void ExecutionOptions::add_to(Command &command) {
     command
         .text("--exchange", exchange,
               "How ranks send rows of K and V: in a ring, or gathered at once, which is faster and holds more of "
-              "them at a time; auto, the default, gathers if they take no more memory than a rank's own rows, or than "
-              "four times these if the ring would have more than 8 rounds, or, up to 256 MiB, than eight times these")
+              "them at a time; auto, the default, gathers if they take no more memory than a rank's own rows, if they "
+              "take at most four times that memory and the ring would have more than 8 rounds, or if they take at most "
+              "eight times that memory and 256 MiB")
         .one_of(exchange_names())
         .value("NAME")
         .group(group);
